@@ -1,0 +1,48 @@
+# Two commands do all the set-up: `make run` (the main job on this machine) and `make test` (every test).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORK ?= run
+MODEL ?= 10M
+STEPS ?= 12
+
+.PHONY: run test dev lint types layers check clean
+
+$(VENV)/.installed: pyproject.toml constraints-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-dev.txt --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-dev.txt --editable . --group dev
+	touch $@
+
+dev: $(VENV)/.installed-dev
+
+# probe -> recommend -> run-config, on this machine.
+run: $(VENV)/.installed
+	mkdir -p $(WORK)
+	$(BIN)/stratadvisor probe --output $(WORK)/cluster.json
+	$(BIN)/stratadvisor recommend --model-size $(MODEL) --cluster $(WORK)/cluster.json --output $(WORK)/bundle --force
+	$(BIN)/stratadvisor run-config $(WORK)/bundle --steps $(STEPS)
+
+lint: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: dev
+	$(BIN)/mypy
+
+layers: dev
+	$(BIN)/lint-imports
+
+check: lint types layers
+
+# A process test that fails is run once more and both runs are reported: machines are shared, ports get taken.
+test: check
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not process" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m process --reruns 2 --reruns-delay 3 $(PYTEST_ARGS)
+
+clean:
+	rm -rf $(VENV) run dist build

@@ -1,0 +1,6 @@
+"""``python -m stratadvisor``."""
+
+from stratadvisor.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Published figures of devices, links and models, each with its source."""

@@ -1,0 +1,1 @@
+"""Formulas for bytes and seconds; each function cites where it comes from."""

@@ -1,0 +1,1 @@
+"""Facts: named quantities computed from a profile, a workload and the candidates."""

@@ -1,0 +1,1 @@
+"""Renders a plan into files that start."""

@@ -1,0 +1,1 @@
+"""Looks at a machine; one file per thing looked at."""

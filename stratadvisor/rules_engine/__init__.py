@@ -1,0 +1,1 @@
+"""Reads, checks, walks and draws the flowchart in rules/."""

@@ -1,0 +1,32 @@
+"""The contract between a training program and whoever reads its log: one JSON object a line in metrics.jsonl.
+
+The runtime writes these keys (it cannot import this module, being carried in bundles; a test compares the two).
+"""
+
+METRICS_NAME = "metrics.jsonl"
+"""Written by rank 0 to the directory in STRATADVISOR_RUN_DIR (default: run/ in the bundle)."""
+
+START_KEYS = ("event", "strategy", "world_size", "backend", "device", "num_parameters", "time")
+"""event = "start"."""
+
+STEP_KEYS = (
+    "event",  # "step"
+    "step",  # optimizer step, from 1
+    "loss",  # mean over all ranks and tokens of the step
+    "tokens",  # of all ranks in this step
+    "step_seconds",  # wall time of the slowest rank's step
+    "data_wait_seconds",
+    "communication_seconds",  # exposed: time waited for communication, None when it cannot be told apart
+    "peak_device_bytes",  # max over ranks since the start; torch.cuda.max_memory_reserved, or the process's peak RSS on CPU
+    "peak_allocated_bytes",  # torch.cuda.max_memory_allocated; None on CPU
+    "rank_step_seconds",  # list: own compute time of each rank
+    "learning_rate",
+)
+
+END_KEYS = ("event", "steps", "reason", "peak_device_bytes", "host_rss_bytes")
+"""event = "end"; reason: "completed", "interrupted"."""
+
+ENVIRONMENT = {
+    "STRATADVISOR_RUN_DIR": "directory for metrics and checkpoints",
+    "STRATADVISOR_STEPS": "stop after this many optimizer steps (overrides --steps)",
+}

@@ -1,0 +1,268 @@
+"""The cluster profile: what was found on each node and between nodes. Hand-editable JSON, versioned, migrated on load."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from stratadvisor.schema.base import Document, NonNegative, PositiveInt, Reading, unknown
+
+PROFILE_SCHEMA_VERSION = 1
+
+DeviceKind = Literal["cuda", "rocm", "xpu", "cpu"]
+LinkKind = Literal[
+    "nvlink", "nvswitch", "pcie_switch", "host_bridge", "numa", "system", "shared_memory", "unknown"
+]
+NicKind = Literal["infiniband", "roce", "ethernet", "efa", "loopback", "virtual", "unknown"]
+Backend = Literal["nccl", "gloo", "unknown"]
+Scope = Literal["intra_node", "inter_node"]
+
+
+class Observation(Document):
+    """What one look at the machine came to."""
+
+    probe: str
+    """Name of the sub-probe, as in the table ``stratadvisor.probe.PROBES``."""
+    status: Literal["ok", "unsupported", "denied", "timed_out", "failed", "skipped"]
+    reason: str = ""
+    """One sentence for people; empty when the status is ok."""
+    duration_seconds: NonNegative = 0.0
+
+
+class Verdict(Document):
+    """A finding about something that is not as it should be, or is worth knowing."""
+
+    level: Literal["info", "warning", "problem"]
+    subject: str
+    """What it is about: ``node3 GPU 2``, ``eth0``, ``/dev/shm``."""
+    message: str
+    """What was found, against what is normal."""
+    advice: str = ""
+    """The next thing to try."""
+
+
+class MemoryUser(Document):
+    """A process that holds device memory."""
+
+    pid: int
+    name: str = ""
+    used_bytes: Reading = Field(default_factory=lambda: unknown("not reported"))
+
+
+class DeviceProfile(Document):
+    """One accelerator, or the CPU of a node where there is none."""
+
+    index: int = Field(ge=0)
+    """Position in the order that the training process sees (CUDA_VISIBLE_DEVICES applied)."""
+    kind: DeviceKind
+    name: str
+    """As the driver spells it."""
+    catalog_key: str | None = None
+    """Entry of catalog/gpus.toml; None when the name matches none."""
+    uuid: str = ""
+    compute_capability: tuple[int, int] | None = None
+    memory_total_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+    memory_free_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+    memory_users: tuple[MemoryUser, ...] = ()
+    unified_memory: bool | None = None
+    """Whether the device shares the host's memory (GH200/GB10 style or a CPU); None when unknown."""
+    mig_enabled: bool | None = None
+    mig_profile: str = ""
+    virtual: bool | None = None
+    """Whether it is a vGPU slice."""
+    ecc_enabled: bool | None = None
+    pci_bus_id: str = ""
+    pcie_generation_max: int | None = None
+    pcie_generation_current: int | None = None
+    pcie_width_max: int | None = None
+    pcie_width_current: int | None = None
+    numa_node: int | None = None
+    clock_sm_hertz: Reading = Field(default_factory=lambda: unknown("not read"))
+    clock_sm_max_hertz: Reading = Field(default_factory=lambda: unknown("not read"))
+    power_limit_watts: Reading = Field(default_factory=lambda: unknown("not read"))
+    power_default_watts: Reading = Field(default_factory=lambda: unknown("not read"))
+    temperature_celsius: Reading = Field(default_factory=lambda: unknown("not read"))
+    throttle_reasons: tuple[str, ...] = ()
+    healthy: bool | None = None
+    """False: the driver lost it or it failed a query it must answer; None: not established."""
+    health_reason: str = ""
+    matmul_flops_per_second: dict[str, Reading] = Field(default_factory=dict)
+    """Best sustained rate of a large square product by precision (fp32, tf32, bf16, fp16, fp8)."""
+    matmul_by_size: dict[str, dict[int, float]] = Field(default_factory=dict)
+    """Precision -> edge n of an n*n*n product -> FLOP per second, measured."""
+    memory_bandwidth_bytes_per_second: Reading = Field(
+        default_factory=lambda: unknown("not measured")
+    )
+    host_to_device_bytes_per_second: Reading = Field(
+        default_factory=lambda: unknown("not measured")
+    )
+    device_to_host_bytes_per_second: Reading = Field(
+        default_factory=lambda: unknown("not measured")
+    )
+
+
+class DeviceLink(Document):
+    """How two devices of one node reach each other."""
+
+    device_a: int
+    device_b: int
+    kind: LinkKind
+    num_links: int | None = None
+    """Number of NVLink connections, where the kind is nvlink or nvswitch."""
+    peer_access: bool | None = None
+    bandwidth_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    """One direction."""
+
+
+class CpuProfile(Document):
+    """The processors that this process may use."""
+
+    model_name: str = ""
+    usable_cores: Reading = Field(default_factory=lambda: unknown("not read"))
+    """Minimum of affinity, cgroup quota and Slurm's grant; may be a fraction."""
+    limited_by: str = ""
+    """What sets usable_cores: affinity, cgroup v1, cgroup v2, slurm, or empty for none."""
+    logical_cpus: int | None = None
+    physical_cores: int | None = None
+    num_sockets: int | None = None
+    num_numa_nodes: int | None = None
+
+
+class HostMemoryProfile(Document):
+    """Memory of the host that this process may use."""
+
+    total_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+    available_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+    limit_bytes: Reading = Field(default_factory=lambda: unknown("no cgroup limit"))
+    """The cgroup's limit; unknown with the reason "no cgroup limit" where there is none."""
+    limited_by: str = ""
+    shared_memory_total_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+    shared_memory_free_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+    memlock_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+    """RLIMIT_MEMLOCK; unknown with the reason "unlimited" where there is no limit."""
+    swap_total_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+
+
+class NicProfile(Document):
+    """A network interface."""
+
+    name: str
+    kind: NicKind = "unknown"
+    rate_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not reported"))
+    """Line rate as sysfs states it: reported, never measured."""
+    up: bool | None = None
+    addresses: tuple[str, ...] = ()
+    driver: str = ""
+    numa_node: int | None = None
+    rdma_device: str = ""
+
+
+class StorageProfile(Document):
+    """Read and write rate of a path."""
+
+    path: str
+    filesystem: str = ""
+    free_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+    read_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    write_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+
+
+class DataFeedProfile(Document):
+    """What a data loader costs here: one item's time split into processor time and waiting."""
+
+    item_seconds: Reading = Field(default_factory=lambda: unknown("not measured"))
+    item_cpu_seconds: Reading = Field(default_factory=lambda: unknown("not measured"))
+    items_per_second_by_workers: dict[int, float] = Field(default_factory=dict)
+    item_bytes: int | None = None
+    description: str = ""
+
+
+class SweepPoint(Document):
+    """One message size of a sweep."""
+
+    message_bytes: PositiveInt
+    seconds: float = Field(gt=0)
+    """Median time of one operation."""
+    algorithm_bandwidth_bytes_per_second: float = Field(gt=0)
+    bus_bandwidth_bytes_per_second: float = Field(gt=0)
+    """algorithm bandwidth times 2(n-1)/n for all-reduce, (n-1)/n for all-gather and reduce-scatter, 1 for the rest."""
+
+
+class CollectiveSweep(Document):
+    """A collective timed over message sizes among ``world_size`` ranks, and its alpha-beta fit."""
+
+    operation: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv"]
+    scope: Scope
+    backend: Backend
+    world_size: int = Field(ge=2)
+    num_nodes: PositiveInt = 1
+    points: tuple[SweepPoint, ...] = ()
+    latency_seconds: Reading = Field(default_factory=lambda: unknown("not fitted"))
+    """alpha: time of an empty operation."""
+    bus_bandwidth_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not fitted"))
+    """1/beta: what large messages reach."""
+
+
+class SoftwareProfile(Document):
+    """Versions by distribution or component name, read from metadata: python, torch, cuda, driver, nccl, deepspeed."""
+
+    versions: dict[str, str] = Field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    """Components looked for and not found."""
+
+
+class NodeProfile(Document):
+    """One node, or ``count`` identical ones of a hand-written cluster."""
+
+    hostname: str
+    count: PositiveInt = 1
+    devices: tuple[DeviceProfile, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
+    cpu: CpuProfile = Field(default_factory=CpuProfile)
+    host_memory: HostMemoryProfile = Field(default_factory=HostMemoryProfile)
+    nics: tuple[NicProfile, ...] = ()
+    storage: tuple[StorageProfile, ...] = ()
+    data_feed: DataFeedProfile = Field(default_factory=DataFeedProfile)
+    software: SoftwareProfile = Field(default_factory=SoftwareProfile)
+    network_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    """What this node can send to others, all its interfaces together, one direction."""
+    intra_node_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    """Bus bandwidth of collectives among this node's devices, one direction per device."""
+    speed_variation: Reading = Field(default_factory=lambda: unknown("not measured"))
+    """Coefficient of variation of a fixed piece of work repeated over time (0.05: 5 %)."""
+
+    @model_validator(mode="after")
+    def _one_kind_per_index(self) -> NodeProfile:
+        indexes = [device.index for device in self.devices]
+        if len(set(indexes)) != len(indexes):
+            raise ValueError(f"node {self.hostname!r} lists a device index twice")
+        return self
+
+
+class Calibration(Document):
+    """Measured over predicted of an earlier validation run, used by the next prediction of the same kind."""
+
+    device: str
+    """Catalog key or device name."""
+    strategy: str
+    time_ratio: float = Field(gt=0)
+    memory_ratio: float | None = Field(default=None, gt=0)
+    model: str = ""
+    steps: PositiveInt = 1
+    world_size: PositiveInt = 1
+
+
+class ClusterProfile(Document):
+    """Everything known about a cluster."""
+
+    schema_version: int = PROFILE_SCHEMA_VERSION
+    name: str = ""
+    captured_at: str = ""
+    """UTC, ISO 8601; empty for a hand-written cluster."""
+    source: Literal["probe", "declared", "merged"] = "probe"
+    nodes: tuple[NodeProfile, ...] = Field(min_length=1)
+    collectives: tuple[CollectiveSweep, ...] = ()
+    observations: tuple[Observation, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    calibrations: tuple[Calibration, ...] = ()

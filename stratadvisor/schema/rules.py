@@ -1,0 +1,45 @@
+"""What a branch of the flowchart may set, and what walking the flowchart returns."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from stratadvisor.schema.base import Document
+from stratadvisor.schema.plan import Decision
+
+Scalar = str | int | float | bool
+
+FAMILIES = (
+    "single",
+    "synchronous",
+    "uneven_synchronous",
+    "hierarchical",
+    "local_sgd",
+    "asynchronous",
+)
+"""synchronous: ddp, fsdp2, hsdp, zero*; uneven_synchronous: the same with shares by speed; hierarchical: exact inside a
+node, delayed or periodic across; local_sgd: DiLoCo; asynchronous: parameter server with delay compensation."""
+
+SETTABLE: dict[str, tuple[Literal["text", "boolean", "number"], tuple[str, ...]]] = {
+    "family": ("text", FAMILIES),
+    "precision": ("text", ("fp32", "bf16", "fp16")),
+    "offload_allowed": ("boolean", ()),
+    "checkpointing_allowed": ("boolean", ()),
+    "minimum_sharding": ("text", ("none", "optimizer", "gradients", "parameters")),
+    "compression": ("text", ("none", "bf16", "fp16", "sign")),
+    "data_loader_workers": ("number", ()),
+    "compile_model": ("boolean", ()),
+}
+"""Key -> type and allowed texts ("" for any). ``environment.NAME`` (text) may be set as well."""
+
+ENVIRONMENT_PREFIX = "environment."
+
+
+class RuleOutcome(Document):
+    """The path through the flowchart and what it sets."""
+
+    decisions: tuple[Decision, ...]
+    settings: dict[str, Scalar]
+    """Keys of SETTABLE and environment.*; a later branch wins over an earlier one."""
+    warnings: tuple[str, ...] = ()
+    ruleset_digest: str = ""

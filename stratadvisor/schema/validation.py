@@ -1,0 +1,78 @@
+"""What a validation run measured, beside what was predicted."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from stratadvisor.schema.base import Document
+from stratadvisor.schema.plan import Interval
+
+Outcome = Literal["completed", "failed", "hung", "interrupted"]
+
+
+class Comparison(Document):
+    """One quantity."""
+
+    quantity: str
+    unit: str
+    predicted: Interval | None
+    measured: float | None
+    ratio: float | None = None
+    """measured over predicted.likely."""
+    inside: bool | None = None
+    note: str = ""
+
+
+class FailureCause(Document):
+    """Why a run failed, as far as the evidence says."""
+
+    kind: Literal[
+        "device_out_of_memory",
+        "host_out_of_memory",
+        "shared_memory_exhausted",
+        "hang",
+        "port_in_use",
+        "network_interface",
+        "missing_package",
+        "missing_compiler",
+        "bad_config",
+        "disk_full",
+        "rank_died",
+        "interrupted",
+        "version_mismatch",
+        "unknown",
+    ]
+    summary: str
+    evidence: tuple[str, ...] = ()
+    """The lines that show it."""
+    fix: str = ""
+    """The smallest change that should help."""
+    rank: int | None = None
+
+
+class ValidationResult(Document):
+    """The result of one bundle's run."""
+
+    schema_version: int = 1
+    strategy: str
+    outcome: Outcome
+    exit_code: int | None = None
+    steps_asked: int
+    steps_done: int
+    wall_seconds: float
+    comparisons: tuple[Comparison, ...] = ()
+    data_wait_fraction: float | None = None
+    communication_fraction: float | None = None
+    loss_first: float | None = None
+    loss_last: float | None = None
+    loss_falling: bool | None = None
+    """None: too few steps to say."""
+    tokens_per_second: float | None = None
+    proxy: str = ""
+    """How the run was scaled down from the plan, in words; empty when it ran as planned."""
+    cause: FailureCause | None = None
+    log_path: str = ""
+    notes: tuple[str, ...] = ()
+    step_seconds: tuple[float, ...] = Field(default=())

@@ -1,0 +1,143 @@
+"""Read and write profiles, plans and other JSON documents: atomically, with a version check, one clear sentence on bad input."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from stratadvisor.errors import ProfileError, StratadvisorError
+from stratadvisor.schema.plan import PLAN_SCHEMA_VERSION, Plan
+from stratadvisor.schema.profile import PROFILE_SCHEMA_VERSION, ClusterProfile
+
+MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return where the first problem lies and what it is, in one line without pydantic's decoration."""
+    problem = error.errors(include_url=False)[0]
+    place = ".".join(str(part) for part in problem["loc"]) or "the document"
+    more = error.error_count() - 1
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}" + (f" (and {more} more)" if more else "")
+
+
+def read_text(
+    path: Path, error: type[StratadvisorError], limit_bytes: int = MAX_DOCUMENT_BYTES
+) -> str:
+    """Return a UTF-8 text file, or raise ``error`` with what is wrong with it."""
+    try:
+        if path.is_dir():
+            raise error(f"{path} is a directory, not a file")
+        if path.stat().st_size > limit_bytes:
+            raise error(
+                f"{path} is larger than {limit_bytes // 1024**2} MiB, which no such file is"
+            )
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise error(f"{path} does not exist") from None
+    except UnicodeDecodeError as problem:
+        raise error(f"{path} is not UTF-8 text (byte {problem.start})") from None
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise error(f"{path} cannot be read: {reason}") from None
+
+
+def parse_json(text: str, path: Path, error: type[StratadvisorError]) -> dict[str, object]:
+    """Return the JSON object of ``text``."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as problem:
+        raise error(
+            f"{path} is not JSON: line {problem.lineno}, column {problem.colno}: {problem.msg}"
+        ) from None
+    except (RecursionError, ValueError) as problem:
+        raise error(f"{path} is not usable JSON: {type(problem).__name__}") from None
+    if not isinstance(data, dict):
+        raise error(f"{path} holds a JSON {type(data).__name__}, not an object")
+    return data
+
+
+def validate(model: type[Model], data: object, path: Path, error: type[StratadvisorError]) -> Model:
+    """Return ``data`` as a document."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as problem:
+        raise error(f"{path}: {first_problem(problem)}") from None
+    except RecursionError:
+        raise error(f"{path} is nested too deeply") from None
+
+
+def _check_version(
+    data: dict[str, object], current: int, path: Path, error: type[StratadvisorError]
+) -> None:
+    version = data.get("schema_version", 1)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise error(f"{path}: schema_version must be a whole number from 1, not {version!r}")
+    if version > current:
+        raise error(
+            f"{path} has schema version {version}; this stratadvisor reads up to {current}",
+            hint="update stratadvisor, or write the file again with this version",
+        )
+
+
+def read_profile(path: Path) -> ClusterProfile:
+    """Return the profile in a JSON file."""
+    data = parse_json(read_text(path, ProfileError), path, ProfileError)
+    _check_version(data, PROFILE_SCHEMA_VERSION, path, ProfileError)
+    return validate(ClusterProfile, data, path, ProfileError)
+
+
+def read_plan(path: Path) -> Plan:
+    """Return the plan in a JSON file."""
+    data = parse_json(read_text(path, StratadvisorError), path, StratadvisorError)
+    _check_version(data, PLAN_SCHEMA_VERSION, path, StratadvisorError)
+    return validate(Plan, data, path, StratadvisorError)
+
+
+def dump(document: BaseModel) -> str:
+    """Return a document as JSON text: same document, same bytes."""
+    return document.model_dump_json(indent=2) + "\n"
+
+
+def digest(document: BaseModel) -> str:
+    """Return the SHA-256 of a document's JSON, first 16 hex digits."""
+    return hashlib.sha256(dump(document).encode()).hexdigest()[:16]
+
+
+def atomic_write(path: Path, text: str, *, executable: bool = False) -> None:
+    """Write a file so that a reader sees the old or the new text, never half of one.
+
+    Raises:
+        StratadvisorError: the directory is missing, read-only or full; the old file is then untouched.
+
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
+        )
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            Path(temporary).chmod((0o777 if executable else 0o666) & ~umask)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as problem:
+        raise StratadvisorError(f"{path} cannot be written: {problem.strerror}") from None
+
+
+def write_document(path: Path, document: BaseModel) -> None:
+    """Write a document atomically."""
+    atomic_write(path, dump(document))

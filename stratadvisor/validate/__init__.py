@@ -1,0 +1,1 @@
+"""Runs a bundle briefly and compares it with its prediction."""
