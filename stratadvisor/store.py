@@ -1,4 +1,4 @@
-"""Read and write profiles, plans and other JSON documents: atomically, with a version check, one clear sentence on bad input."""
+"""Read and write profiles, plans and other JSON documents: atomically, version checked, one clear sentence on error."""
 
 from __future__ import annotations
 
@@ -28,17 +28,13 @@ def first_problem(error: ValidationError) -> str:
     return f"{place}: {message}" + (f" (and {more} more)" if more else "")
 
 
-def read_text(
-    path: Path, error: type[StratadvisorError], limit_bytes: int = MAX_DOCUMENT_BYTES
-) -> str:
+def read_text(path: Path, error: type[StratadvisorError], limit_bytes: int = MAX_DOCUMENT_BYTES) -> str:
     """Return a UTF-8 text file, or raise ``error`` with what is wrong with it."""
     try:
         if path.is_dir():
             raise error(f"{path} is a directory, not a file")
         if path.stat().st_size > limit_bytes:
-            raise error(
-                f"{path} is larger than {limit_bytes // 1024**2} MiB, which no such file is"
-            )
+            raise error(f"{path} is larger than {limit_bytes // 1024**2} MiB, which no such file is")
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise error(f"{path} does not exist") from None
@@ -54,9 +50,7 @@ def parse_json(text: str, path: Path, error: type[StratadvisorError]) -> dict[st
     try:
         data = json.loads(text)
     except json.JSONDecodeError as problem:
-        raise error(
-            f"{path} is not JSON: line {problem.lineno}, column {problem.colno}: {problem.msg}"
-        ) from None
+        raise error(f"{path} is not JSON: line {problem.lineno}, column {problem.colno}: {problem.msg}") from None
     except (RecursionError, ValueError) as problem:
         raise error(f"{path} is not usable JSON: {type(problem).__name__}") from None
     if not isinstance(data, dict):
@@ -74,9 +68,7 @@ def validate(model: type[Model], data: object, path: Path, error: type[Stratadvi
         raise error(f"{path} is nested too deeply") from None
 
 
-def _check_version(
-    data: dict[str, object], current: int, path: Path, error: type[StratadvisorError]
-) -> None:
+def _check_version(data: dict[str, object], current: int, path: Path, error: type[StratadvisorError]) -> None:
     version = data.get("schema_version", 1)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise error(f"{path}: schema_version must be a whole number from 1, not {version!r}")
@@ -119,9 +111,7 @@ def atomic_write(path: Path, text: str, *, executable: bool = False) -> None:
 
     """
     try:
-        handle, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
-        )
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         try:
             with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
                 stream.write(text)

@@ -26,9 +26,7 @@ _TIME = {
     "h": 3600.0,
     "d": 86400.0,
 }
-_NUMBER = re.compile(
-    r"^\s*([0-9]+(?:[_,][0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?|\.[0-9]+)\s*(\S*)\s*$"
-)
+_NUMBER = re.compile(r"^\s*([0-9]+(?:[_,][0-9]{3})*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?|\.[0-9]+)\s*(\S*)\s*$")
 _EXAMPLES = {
     "bytes": "80GB or 74.5GiB",
     "bytes_per_second": "200Gb/s or 25GB/s",
@@ -41,9 +39,7 @@ _EXAMPLES = {
 def _split(text: str, dimension: Dimension) -> tuple[float, str]:
     match = _NUMBER.match(text) if len(text) <= 64 else None
     if match is None:
-        raise ValueError(
-            f"{text[:64]!r} is not a quantity; write for example {_EXAMPLES[dimension]}"
-        )
+        raise ValueError(f"{text[:64]!r} is not a quantity; write for example {_EXAMPLES[dimension]}")
     value = float(match.group(1).replace("_", "").replace(",", ""))
     if not math.isfinite(value):
         raise ValueError(f"{text[:64]!r} is too large a number")
@@ -82,11 +78,7 @@ def parse_quantity(text: str, dimension: Dimension) -> float:
     if dimension == "count":
         factor = _COUNT.get(unit)
     elif dimension == "bytes":
-        factor = (
-            None
-            if unit.endswith(("b", "bit", "bits")) and not unit.endswith("B")
-            else _data_unit(unit)
-        )
+        factor = None if unit.endswith(("b", "bit", "bits")) and not unit.endswith("B") else _data_unit(unit)
     elif dimension == "bytes_per_second":
         rate = re.sub(r"(/s|ps|/sec)$", "", unit)
         factor = _data_unit(rate) if rate != unit else None
@@ -96,9 +88,7 @@ def parse_quantity(text: str, dimension: Dimension) -> float:
     else:
         factor = _TIME.get(unit)
     if factor is None:
-        what = (
-            "has no unit" if not unit else f"has the unit {unit!r}, which is not one of this kind"
-        )
+        what = "has no unit" if not unit else f"has the unit {unit!r}, which is not one of this kind"
         raise ValueError(f"{text[:64]!r} {what}; write for example {_EXAMPLES[dimension]}")
     result = value * factor
     if not math.isfinite(result):

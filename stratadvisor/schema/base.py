@@ -46,9 +46,7 @@ class Reading(Document):
     @model_validator(mode="after")
     def _consistent(self) -> Reading:
         if (self.value is None) != (self.origin == "unknown"):
-            raise ValueError(
-                "a reading without a value has the origin 'unknown', and one with a value has another"
-            )
+            raise ValueError("a reading without a value has the origin 'unknown', and one with a value has another")
         return self
 
     @property

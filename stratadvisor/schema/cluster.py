@@ -1,6 +1,7 @@
 """The planning view of a cluster: identical nodes grouped into classes, plain numbers, unknowns as None.
 
-Built by ``stratadvisor.derive.cluster.planning_cluster`` from a profile; costs, strategies and the planner see only this.
+Built by ``stratadvisor.derive.cluster.planning_cluster`` from a profile; costs, strategies and the planner
+see only this.
 """
 
 from __future__ import annotations
@@ -42,11 +43,7 @@ class Device:
     @property
     def usable_memory_bytes(self) -> float | None:
         """Free memory where known, else total."""
-        return (
-            self.memory_free_bytes
-            if self.memory_free_bytes is not None
-            else self.memory_total_bytes
-        )
+        return self.memory_free_bytes if self.memory_free_bytes is not None else self.memory_total_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""What one candidate does: the input of every cost formula, and what they return. Plain dataclasses, made by thousands."""
+"""What one candidate does: the input of every cost formula, and what they return.
+
+Plain dataclasses, made by thousands.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +63,7 @@ class Layout:
     @property
     def model_parallel_degree(self) -> int:
         """Ranks that share one micro-batch."""
-        return (
-            self.tensor_parallel_degree
-            * self.pipeline_parallel_degree
-            * self.context_parallel_degree
-        )
+        return self.tensor_parallel_degree * self.pipeline_parallel_degree * self.context_parallel_degree
 
     @property
     def world_size(self) -> int:
@@ -105,8 +104,8 @@ class MemoryEstimate:
     """Peak memory of one rank's device, and what it takes of the host."""
 
     terms_bytes: dict[str, float]
-    """parameters, gradients, optimizer_states, activations, logits, gathered_units, buffers, adapters, context, reserve:
-    what is alive at the peak; they add up to peak_bytes.likely."""
+    """parameters, gradients, optimizer_states, activations, logits, gathered_units, buffers, adapters, context,
+    reserve:     what is alive at the peak; they add up to peak_bytes.likely."""
     peak_bytes: Span
     """Device memory in use at the peak, including context and allocator reserve (what nvidia-smi would show)."""
     peak_phase: str

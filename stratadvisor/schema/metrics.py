@@ -17,7 +17,7 @@ STEP_KEYS = (
     "step_seconds",  # wall time of the slowest rank's step
     "data_wait_seconds",
     "communication_seconds",  # exposed: time waited for communication, None when it cannot be told apart
-    "peak_device_bytes",  # max over ranks since the start; torch.cuda.max_memory_reserved, or the process's peak RSS on CPU
+    "peak_device_bytes",  # max over ranks; torch.cuda.max_memory_reserved, or the process's peak RSS on CPU
     "peak_allocated_bytes",  # torch.cuda.max_memory_allocated; None on CPU
     "rank_step_seconds",  # list: own compute time of each rank
     "learning_rate",

@@ -247,20 +247,13 @@ class Plan(Document):
     def _identities(self) -> Plan:
         devices = sum(g.num_nodes * g.devices_per_node for g in self.groups)
         if devices != self.parallelism.world_size:
-            raise ValueError(
-                f"the groups have {devices} devices, the world size is {self.parallelism.world_size}"
-            )
+            raise ValueError(f"the groups have {devices} devices, the world size is {self.parallelism.world_size}")
         model_parallel = (
             self.parallelism.tensor_parallel_degree
             * self.parallelism.pipeline_parallel_degree
             * self.parallelism.context_parallel_degree
         )
-        batch = (
-            sum(g.num_nodes * g.devices_per_node * g.batch_per_device for g in self.groups)
-            // model_parallel
-        )
+        batch = sum(g.num_nodes * g.devices_per_node * g.batch_per_device for g in self.groups) // model_parallel
         if batch != self.batch.global_batch_size:
-            raise ValueError(
-                f"the devices' shares sum to {batch}, the global batch is {self.batch.global_batch_size}"
-            )
+            raise ValueError(f"the devices' shares sum to {batch}, the global batch is {self.batch.global_batch_size}")
         return self

@@ -1,4 +1,7 @@
-"""The cluster profile: what was found on each node and between nodes. Hand-editable JSON, versioned, migrated on load."""
+"""The cluster profile: what was found on each node and between nodes.
+
+Hand-editable JSON, versioned, migrated on load.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,7 @@ from stratadvisor.schema.base import Document, NonNegative, PositiveInt, Reading
 PROFILE_SCHEMA_VERSION = 1
 
 DeviceKind = Literal["cuda", "rocm", "xpu", "cpu"]
-LinkKind = Literal[
-    "nvlink", "nvswitch", "pcie_switch", "host_bridge", "numa", "system", "shared_memory", "unknown"
-]
+LinkKind = Literal["nvlink", "nvswitch", "pcie_switch", "host_bridge", "numa", "system", "shared_memory", "unknown"]
 NicKind = Literal["infiniband", "roce", "ethernet", "efa", "loopback", "virtual", "unknown"]
 Backend = Literal["nccl", "gloo", "unknown"]
 Scope = Literal["intra_node", "inter_node"]
@@ -91,15 +92,9 @@ class DeviceProfile(Document):
     """Best sustained rate of a large square product by precision (fp32, tf32, bf16, fp16, fp8)."""
     matmul_by_size: dict[str, dict[int, float]] = Field(default_factory=dict)
     """Precision -> edge n of an n*n*n product -> FLOP per second, measured."""
-    memory_bandwidth_bytes_per_second: Reading = Field(
-        default_factory=lambda: unknown("not measured")
-    )
-    host_to_device_bytes_per_second: Reading = Field(
-        default_factory=lambda: unknown("not measured")
-    )
-    device_to_host_bytes_per_second: Reading = Field(
-        default_factory=lambda: unknown("not measured")
-    )
+    memory_bandwidth_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    host_to_device_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    device_to_host_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
 
 
 class DeviceLink(Document):

@@ -90,10 +90,7 @@ class Workload(Document):
 
     @model_validator(mode="after")
     def _fits_positions(self) -> Workload:
-        if (
-            self.model.learned_positions
-            and 0 < self.model.max_sequence_length < self.sequence_length
-        ):
+        if self.model.learned_positions and 0 < self.model.max_sequence_length < self.sequence_length:
             raise ValueError(
                 f"{self.model.name} has {self.model.max_sequence_length} learned positions;"
                 f" a sequence length of {self.sequence_length} does not fit"
@@ -103,8 +100,4 @@ class Workload(Document):
     @property
     def tokens_per_step(self) -> int | None:
         """Tokens of one optimizer step, when the batch is given."""
-        return (
-            None
-            if self.global_batch_size is None
-            else self.global_batch_size * self.sequence_length
-        )
+        return None if self.global_batch_size is None else self.global_batch_size * self.sequence_length
