@@ -105,7 +105,7 @@ class MemoryEstimate:
 
     terms_bytes: dict[str, float]
     """parameters, gradients, optimizer_states, activations, logits, gathered_units, buffers, adapters, context,
-    reserve:     what is alive at the peak; they add up to peak_bytes.likely."""
+    reserve: what is alive at the peak; they add up to peak_bytes.likely."""
     peak_bytes: Span
     """Device memory in use at the peak, including context and allocator reserve (what nvidia-smi would show)."""
     peak_phase: str
