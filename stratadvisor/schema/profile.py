@@ -137,6 +137,8 @@ class HostMemoryProfile(Document):
     memlock_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
     """RLIMIT_MEMLOCK; unknown with the reason "unlimited" where there is no limit."""
     swap_total_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+    bandwidth_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    """Triad over all cores this process may use (STREAM's counting: three arrays moved)."""
 
 
 class NicProfile(Document):
