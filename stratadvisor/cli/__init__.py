@@ -1,5 +1,56 @@
-"""The commands."""
+"""The commands, and the one place where errors become a sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+INTERNAL_ERROR_EXIT = 70
+INTERRUPTED_EXIT = 130
 
 
-def main() -> None:
-    """Run the command line."""
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and end the process with a documented exit code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code; nothing is raised."""
+    from stratadvisor.cli.console import show_error
+    from stratadvisor.errors import StratadvisorError
+
+    try:
+        from stratadvisor.cli.app import command
+
+        result = command().main(args=arguments, prog_name="stratadvisor", standalone_mode=False)
+    except StratadvisorError as error:
+        show_error(error.message, error.hint)
+        return error.exit_code
+    except KeyboardInterrupt:
+        show_error("interrupted", "what was complete has been kept")
+        return INTERRUPTED_EXIT
+    except BrokenPipeError:
+        # the reader (head, less) has gone: stay silent, as Unix tools do
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:  # the last line of defence: a person gets a sentence, not a traceback
+        if hasattr(error, "format_message"):
+            show_error(error.format_message(), _usage_hint(error))
+            return int(getattr(error, "exit_code", 2))
+        if type(error).__name__ == "Abort":
+            show_error("aborted", "")
+            return 1
+        if os.environ.get("STRATADVISOR_TRACEBACK"):
+            traceback.print_exc()
+        show_error(
+            f"a fault of stratadvisor itself: {type(error).__name__}: {error}",
+            "set STRATADVISOR_TRACEBACK=1, run it again and report what it prints",
+        )
+        return INTERNAL_ERROR_EXIT
+    return result if isinstance(result, int) else 0
+
+
+def _usage_hint(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f"{context.command_path} --help shows the options" if context is not None else ""

@@ -76,3 +76,12 @@ class ValidationResult(Document):
     log_path: str = ""
     notes: tuple[str, ...] = ()
     step_seconds: tuple[float, ...] = Field(default=())
+
+
+class RunConfigOutcome(Document):
+    """Everything ``run-config`` found: the bundle's own run first, runners-up after it."""
+
+    results: tuple[ValidationResult, ...] = Field(min_length=1)
+    calibrated_profiles: tuple[str, ...] = ()
+    """Files that now hold the measured ratio."""
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,48 @@
+"""Standard error for people: messages, progress. Standard output carries results only."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def clean(text: str) -> str:
+    """Return ``text`` without terminal control characters: names and messages may come from strangers' files."""
+    return _CONTROL.sub("?", text)
+
+
+def show_error(message: str, hint: str) -> None:
+    """Print one error sentence, and what to do next."""
+    print(f"stratadvisor: {clean(message)}", file=sys.stderr)  # noqa: T201
+    if hint:
+        print(f"  {clean(hint)}", file=sys.stderr)  # noqa: T201
+
+
+def note(message: str) -> None:
+    """Print one line of progress or prose."""
+    print(clean(message), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def progress_line(quiet: bool = False) -> Callable[[str, float | None], None]:
+    """Return a progress callback: a line that is rewritten on a terminal, plain lines when piped."""
+    terminal = sys.stderr.isatty()
+    last = ""
+
+    def show(what: str, fraction: float | None) -> None:
+        nonlocal last
+        text = clean(what) if fraction is None else f"{fraction:4.0%} {clean(what)}"
+        if quiet or text == last:
+            return
+        last = text
+        if terminal:
+            sys.stderr.write(f"\r\x1b[K{text[:78]}")
+            if fraction is not None and fraction >= 1:
+                sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+        else:
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+    return show

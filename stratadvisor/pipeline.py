@@ -1,0 +1,424 @@
+"""The story in order: profile, facts, rules, planner, files, validation. The only module that knows all stages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from pydantic import ValidationError
+
+from stratadvisor import __version__, store
+from stratadvisor.errors import DriftError, ModelError, ProfileError, StratadvisorError, UsageError
+from stratadvisor.schema.emission import CLUSTER_NAME, PLAN_NAME
+from stratadvisor.schema.plan import Plan, Provenance
+from stratadvisor.schema.profile import Calibration, ClusterProfile
+from stratadvisor.schema.workload import (
+    Method,
+    ModelShape,
+    Objective,
+    Optimizer,
+    PrecisionChoice,
+    Workload,
+)
+from stratadvisor.units import parse_quantity
+
+if TYPE_CHECKING:
+    from stratadvisor.schema.facts import Fact
+    from stratadvisor.schema.validation import RunConfigOutcome, ValidationResult
+
+Progress = Callable[[str, float | None], None]
+SOURCE_NAME = ".cluster-source"
+"""Beside a bundle: which profile the plan came from, so that a calibration reaches it. Not part of the plan."""
+MAX_CALIBRATIONS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """A plan, and what it was made from."""
+
+    plan: Plan
+    profile: ClusterProfile
+    facts: dict[str, Fact]
+
+
+def probe_node(
+    *,
+    only: tuple[str, ...] = (),
+    skip: tuple[str, ...] = (),
+    quick: bool = False,
+    storage_path: Path | None = None,
+    time_limit_seconds: float = 60.0,
+    progress: Progress | None = None,
+) -> ClusterProfile:
+    """Return the profile of this machine."""
+    from stratadvisor.probe import run
+
+    return run.probe_node(
+        only=only,
+        skip=skip,
+        quick=quick,
+        storage_path=storage_path,
+        time_limit_seconds=time_limit_seconds,
+        progress=progress,
+    )
+
+
+def merge_profiles(paths: tuple[Path, ...]) -> ClusterProfile:
+    """Return one profile of the nodes in several files."""
+    from stratadvisor.probe import merge
+
+    return merge.merge_profiles([store.read_profile(path) for path in paths])
+
+
+def write_profile(path: Path, profile: ClusterProfile) -> None:
+    """Write a profile, keeping the calibrations of the file it replaces while the devices are the same."""
+    if path.is_file() and not profile.calibrations:
+        try:
+            earlier = store.read_profile(path)
+        except ProfileError:
+            earlier = None
+        if earlier is not None and _device_names(earlier) == _device_names(profile):
+            profile = profile.model_copy(update={"calibrations": earlier.calibrations})
+    if not path.parent.is_dir():
+        raise StratadvisorError(f"{path.parent} is not a directory", hint="create it first, or name another --output")
+    store.write_document(path, profile)
+
+
+def _device_names(profile: ClusterProfile) -> list[tuple[str, ...]]:
+    return [tuple(d.catalog_key or d.name for d in n.devices) for n in profile.nodes]
+
+
+def load_cluster(
+    *, cluster: Path | None, gpus: str | None, inter_node: str | None, intra_node: str | None
+) -> ClusterProfile | None:
+    """Return the profile of a file or of the one-line form; None when neither is given."""
+    if cluster is not None and gpus is not None:
+        raise UsageError("--cluster and --gpus both describe the hardware", hint="give one of them")
+    if gpus is None and (inter_node is not None or intra_node is not None):
+        raise UsageError("--inter-node and --intra-node belong to --gpus", hint="a cluster file has its own keys")
+    if gpus is not None:
+        from stratadvisor.derive import declared
+
+        return declared.parse_gpus(gpus, inter_node=inter_node, intra_node=intra_node)
+    if cluster is None:
+        return None
+    if cluster.suffix.lower() == ".toml":
+        from stratadvisor.derive import declared
+
+        return declared.read_cluster_file(cluster)
+    return store.read_profile(cluster)
+
+
+def resolve_model(*, model_size: str | None, model: str | None) -> ModelShape:
+    """Return the shape of a size, a catalog name, a config.json or a factory."""
+    if (model_size is None) == (model is None):
+        raise UsageError(
+            "give either --model-size or --model", hint="for example --model-size 7B, or --model llama-3-8b"
+        )
+    if model_size is not None:
+        from stratadvisor.catalog import sizes
+
+        try:
+            wanted = parse_quantity(model_size, "count")
+        except ValueError as problem:
+            raise UsageError(f"--model-size: {problem}") from None
+        return sizes.shape_for_size(wanted)
+    assert model is not None
+    return _named_model(model)
+
+
+def _named_model(model: str) -> ModelShape:
+    path = Path(model)
+    if model.endswith(".json") or os.sep in model or path.exists():
+        from stratadvisor.catalog import hugging_face
+
+        return hugging_face.read_config(path / "config.json" if path.is_dir() else path)
+    from stratadvisor.catalog import models
+
+    known = models.lookup(model)
+    if known is not None:
+        return known
+    if ":" in model:
+        from stratadvisor.models_meta import count_module
+
+        return count_module(model)
+    import difflib
+
+    near = difflib.get_close_matches(model.lower(), models.names(), n=3, cutoff=0.4)
+    raise ModelError(
+        f"no model {model[:80]!r} in the catalog and no such file",
+        hint=(f"nearest: {', '.join(near)}; " if near else "")
+        + "or give --model-size, a config.json, or pkg.module:factory",
+    )
+
+
+def make_workload(
+    shape: ModelShape,
+    *,
+    method: str = "full",
+    lora_rank: int = 16,
+    sequence_length: int | None = None,
+    global_batch_size: int | None = None,
+    global_batch_tokens: str | None = None,
+    total_tokens: str | None = None,
+    optimizer: str = "adamw",
+    precision: str = "auto",
+    objective: str = "time",
+    price_per_device_hour: float | None = None,
+    max_staleness_steps: int = 64,
+) -> Workload:
+    """Return the workload of the command line's options.
+
+    Raises:
+        UsageError: a value outside its list, or options that contradict each other.
+
+    """
+    for option, value, allowed in (
+        ("--method", method, get_args(Method)),
+        ("--optimizer", optimizer, get_args(Optimizer)),
+        ("--precision", precision, get_args(PrecisionChoice)),
+        ("--objective", objective, get_args(Objective)),
+    ):
+        if value not in allowed:
+            raise UsageError(f"{option} {value[:40]!r} is not one of {', '.join(allowed)}")
+    length = sequence_length or default_sequence_length(shape)
+    if global_batch_tokens is not None:
+        if global_batch_size is not None:
+            raise UsageError("--global-batch-size and --global-batch-tokens both set the batch", hint="give one")
+        tokens = _count("--global-batch-tokens", global_batch_tokens)
+        global_batch_size = round(tokens / length)
+        if global_batch_size < 1:
+            raise UsageError(f"--global-batch-tokens {global_batch_tokens} is less than one sequence of {length} tokens")
+    if objective == "cost" and price_per_device_hour is None:
+        raise UsageError("--objective cost needs --price-per-device-hour")
+    try:
+        return Workload(
+            model=shape,
+            method=method,  # type: ignore[arg-type]  # checked above
+            lora_rank=lora_rank,
+            sequence_length=length,
+            global_batch_size=global_batch_size,
+            total_tokens=None if total_tokens is None else _count("--total-tokens", total_tokens),
+            optimizer=optimizer,  # type: ignore[arg-type]
+            precision=precision,  # type: ignore[arg-type]
+            objective=objective,  # type: ignore[arg-type]
+            max_staleness_steps=max_staleness_steps,
+            price_per_device_hour=price_per_device_hour,
+        )
+    except ValidationError as problem:
+        raise UsageError(store.first_problem(problem)) from None
+
+
+def default_sequence_length(shape: ModelShape) -> int:
+    """Return 2048 tokens, less for models with fewer positions and for small ones (512 up to 100M parameters)."""
+    length = 512 if shape.num_parameters <= 100_000_000 else 2048
+    return min(length, shape.max_sequence_length) if shape.max_sequence_length else length
+
+
+def _count(option: str, text: str) -> float:
+    try:
+        value = parse_quantity(text, "count")
+    except ValueError as problem:
+        raise UsageError(f"{option}: {problem}") from None
+    if value <= 0:
+        raise UsageError(f"{option} must be more than zero")
+    return value
+
+
+def overlay_folders(given: tuple[Path, ...]) -> tuple[Path, ...]:
+    """Return overlay folders, STRATADVISOR_OVERLAYS first; each must exist."""
+    from_environment = tuple(Path(p) for p in os.environ.get("STRATADVISOR_OVERLAYS", "").split(os.pathsep) if p)
+    folders = from_environment + given
+    for folder in folders:
+        if not folder.is_dir():
+            raise UsageError(f"overlay {folder} is not a directory")
+    return folders
+
+
+def recommend(profile: ClusterProfile, workload: Workload, *, overlays: tuple[Path, ...] = ()) -> Recommendation:
+    """Return the plan for a workload on a cluster.
+
+    Raises:
+        NoFeasiblePlanError: nothing fits.
+        RuleError: the rules, with overlays, are wrong.
+
+    """
+    from stratadvisor import planner
+    from stratadvisor.derive import cluster as derive_cluster
+    from stratadvisor.derive import facts as derive_facts
+    from stratadvisor.rules_engine import check, load, walk
+
+    view = derive_cluster.planning_view(profile)
+    if not view.cluster.classes:
+        raise ProfileError(
+            "the cluster has no usable device" + (f": {view.warnings[0]}" if view.warnings else ""),
+            hint="probe again, or describe the hardware with --gpus",
+        )
+    ruleset = load.load_ruleset(overlays)
+    if overlays:  # shipped rules are checked by the project's own tests
+        check.check(ruleset, derive_facts.SPECS)
+    candidates = planner.enumerate_candidates(view.cluster, workload)
+    facts = derive_facts.derive_facts(profile, view.cluster, workload, candidates)
+    outcome = walk.walk(ruleset, facts, derive_facts.SPECS)
+    provenance = Provenance(
+        stratadvisor_version=__version__,
+        profile_digest=store.digest(profile),
+        workload_digest=store.digest(workload),
+        ruleset_digest=outcome.ruleset_digest,
+        overlays=tuple(folder.name for folder in overlays),
+    )
+    plan = planner.choose(
+        view.cluster, workload, candidates, outcome, provenance=provenance, assumptions=view.assumptions
+    )
+    if view.warnings:
+        plan = plan.model_copy(update={"warnings": view.warnings + plan.warnings})
+    return Recommendation(plan=plan, profile=profile, facts=facts)
+
+
+def write_bundle(
+    result: Recommendation,
+    directory: Path,
+    *,
+    force: bool = False,
+    overlays: tuple[Path, ...] = (),
+    source: Path | None = None,
+) -> tuple[tuple[str, str], ...]:
+    """Write the files of a plan and return (path, verdict) of each."""
+    from stratadvisor.emit import bundle
+
+    files = bundle.render_bundle(result.plan, result.profile, overlays=overlays)
+    verdicts = bundle.write_bundle(files, directory, force=force)
+    marker = directory / SOURCE_NAME
+    if source is not None and source.suffix.lower() != ".toml":
+        store.atomic_write(marker, f"{source.resolve()}\n")
+    else:
+        marker.unlink(missing_ok=True)
+    return tuple((v.path, v.verdict) for v in verdicts)
+
+
+def load_plan(path: Path) -> Plan:
+    """Return the plan of a bundle or of a plan.json."""
+    return store.read_plan(path / PLAN_NAME if path.is_dir() else path)
+
+
+def run_config(
+    directory: Path,
+    *,
+    steps: int,
+    compare: int = 0,
+    data: Path | None = None,
+    cluster: Path | None = None,
+    time_limit_seconds: float = 1800.0,
+    stall_limit_seconds: float = 300.0,
+    allow_proxy: bool = True,
+    accept_drift: bool = False,
+    progress: Progress | None = None,
+) -> RunConfigOutcome:
+    """Run a bundle (and runners-up) briefly, compare with the prediction, keep the calibration."""
+    from stratadvisor.emit import bundle
+    from stratadvisor.schema.validation import RunConfigOutcome
+    from stratadvisor.validate import run
+
+    opened = bundle.read_bundle(directory)
+    if opened.drifted and not accept_drift:
+        raise DriftError(
+            f"files of {directory} were edited since the plan: {', '.join(opened.drifted)}",
+            hint="--accept-drift runs them as they are; recommend --force writes them again",
+        )
+    if data is not None and not data.is_file():
+        raise UsageError(f"--data {data} is not a file")
+    limits = run.Limits(total_seconds=time_limit_seconds, stall_seconds=stall_limit_seconds)
+    first = run.run_bundle(
+        directory,
+        opened.plan,
+        opened.profile,
+        steps=steps,
+        data=data,
+        limits=limits,
+        allow_proxy=allow_proxy,
+        progress=progress,
+    )
+    results = [first]
+    notes: list[str] = []
+    if compare and first.outcome == "completed":
+        more, notes = _run_alternatives(directory, opened.plan, opened.profile, compare, steps, data, limits, progress)
+        results += more
+    calibrated: tuple[str, ...] = ()
+    if first.outcome == "completed":
+        calibrated = _keep_calibrations(directory, opened.plan, opened.profile, results, cluster)
+    return RunConfigOutcome(results=tuple(results), calibrated_profiles=calibrated, notes=tuple(notes))
+
+
+def _run_alternatives(
+    directory: Path,
+    plan: Plan,
+    profile: ClusterProfile,
+    number: int,
+    steps: int,
+    data: Path | None,
+    limits: object,
+    progress: Progress | None,
+) -> tuple[list[ValidationResult], list[str]]:
+    """Plan, write and run the best feasible runners-up in folders below the bundle."""
+    from stratadvisor import planner
+    from stratadvisor.derive import cluster as derive_cluster
+    from stratadvisor.validate import run
+
+    assert isinstance(limits, run.Limits)
+    view = derive_cluster.planning_view(profile)
+    candidates = planner.enumerate_candidates(view.cluster, plan.workload)
+    others = [a.strategy for a in plan.alternatives if a.feasible and a.strategy != plan.strategy]
+    results: list[ValidationResult] = []
+    notes: list[str] = []
+    for strategy in dict.fromkeys(others):
+        if len(results) == number:
+            break
+        chosen = planner.plan_for_strategy(view.cluster, plan, candidates, strategy)
+        folder = directory / "compare" / strategy
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bundle(Recommendation(plan=chosen, profile=profile, facts={}), folder, force=True)
+        results.append(
+            run.run_bundle(folder, chosen, profile, steps=steps, data=data, limits=limits, progress=progress)
+        )
+    if len(results) < number:
+        notes.append(f"only {len(results)} other strategies fit this machine")
+    return results, notes
+
+
+def _keep_calibrations(
+    directory: Path, plan: Plan, profile: ClusterProfile, results: list[ValidationResult], cluster: Path | None
+) -> tuple[str, ...]:
+    """Store measured over predicted in the bundle's profile and in the one it came from; return the files."""
+    from stratadvisor.emit import bundle
+    from stratadvisor.validate import calibration
+
+    new = [c for r in results if (c := calibration.from_result(plan, profile, r)) is not None]
+    if not new:
+        return ()
+    targets = [directory / CLUSTER_NAME]
+    marker = directory / SOURCE_NAME
+    if cluster is not None:
+        targets.append(cluster)
+    elif marker.is_file():
+        targets.append(Path(store.read_text(marker, ProfileError, 65536).strip()))
+    written = []
+    for target in targets:
+        if not target.is_file() or target.suffix.lower() == ".toml":
+            continue
+        document = store.read_profile(target)
+        if _device_names(document) != _device_names(profile):
+            continue
+        store.write_document(target, document.model_copy(update={"calibrations": merged(document.calibrations, new)}))
+        written.append(str(target))
+    bundle.refresh_lock(directory, (CLUSTER_NAME,))
+    return tuple(written)
+
+
+def merged(old: tuple[Calibration, ...], new: list[Calibration]) -> tuple[Calibration, ...]:
+    """Return calibrations with the newest of each (device, strategy, model) last, bounded in number."""
+    keys = {(c.device, c.strategy, c.model) for c in new}
+    kept = [c for c in old if (c.device, c.strategy, c.model) not in keys]
+    return tuple((kept + new)[-MAX_CALIBRATIONS:])
