@@ -1,1 +1,35 @@
-"""Training-side code; a bundle carries a copy of what it needs (torch and the standard library only)."""
+"""The training side: what a bundle carries. Torch and the standard library only, relative imports only.
+
+A bundle holds a copy of the files that its engine needs, as the folder ``stratadvisor_runtime``.
+"""
+
+from __future__ import annotations
+
+_CORE = (
+    "__init__.py",
+    "checkpoint.py",
+    "clock.py",
+    "config.py",
+    "data.py",
+    "distributed.py",
+    "engine.py",
+    "lora.py",
+    "loop.py",
+    "model.py",
+    "optimizer.py",
+    "program.py",
+    "sampler.py",
+    "telemetry.py",
+)
+
+MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
+    "single": _CORE,
+    "ddp": (*_CORE, "ddp.py"),
+    "fsdp2": (*_CORE, "fsdp.py"),
+    "hsdp": (*_CORE, "fsdp.py"),
+    "hierarchical": (*_CORE, "ddp.py", "hierarchical.py", "local.py"),
+    "deepspeed": (*_CORE, "deepspeed_engine.py"),
+    "diloco": (*_CORE, "diloco.py", "local.py"),
+    "async_sgd": (*_CORE, "async_sgd.py", "parameter_server.py"),
+}
+"""Engine of train_config.json -> files of this folder that its bundle carries."""
