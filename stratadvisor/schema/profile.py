@@ -153,6 +153,8 @@ class NicProfile(Document):
     driver: str = ""
     numa_node: int | None = None
     rdma_device: str = ""
+    rdma_usable: bool | None = None
+    """Whether this process can open the RDMA device (a container often cannot); None without such a device."""
 
 
 class StorageProfile(Document):
