@@ -22,7 +22,7 @@ PCIE_X16_BYTES_PER_SECOND = {3: 12.0e9, 4: 25.0e9, 5: 50.0e9, 6: 100.0e9}
 """What pinned copies reach over 16 lanes, one direction: about 80 % of the line rate (15.8, 31.5, 63, 126 GB/s)."""
 _VENDOR_WORDS = re.compile(r"\b(nvidia|amd|corporation|tesla|instinct|radeon|geforce)\b|\((r|tm)\)")
 
-_MEMORY_SUFFIX = re.compile(r"(.+?)([0-9]{1,3})gb")
+_MEMORY_SUFFIX = re.compile(r"(.+)[\s_-]([0-9]{1,3})\s?Gi?B?", re.IGNORECASE)
 _MEMORY_TOLERANCE = 0.08
 """Between the number on the box and what the driver reports in GiB."""
 
@@ -108,15 +108,19 @@ def lookup(name: str) -> DeviceSpec | None:
     """
     if len(name) > 128:
         return None
-    wanted = normalise(name)
-    found = _by_name().get(wanted)
-    sized = _MEMORY_SUFFIX.fullmatch(wanted) if found is None else None
+    found = _by_name().get(normalise(name))
+    sized = _MEMORY_SUFFIX.fullmatch(name) if found is None else None
     if sized is None:
         return found
-    found = _by_name().get(sized.group(1))
+    found = _by_name().get(normalise(sized.group(1)))
     if found is None or abs(found.memory_bytes / 2**30 / float(sized.group(2)) - 1) > _MEMORY_TOLERANCE:
         return None
     return found
+
+
+def names() -> tuple[str, ...]:
+    """Return every key and every short name, in the order of the file."""
+    return tuple(dict.fromkeys(name for spec in specs().values() for name in (spec.key, *spec.names)))
 
 
 def suggestions(name: str, limit: int = 4) -> tuple[str, ...]:

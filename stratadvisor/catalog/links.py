@@ -61,3 +61,8 @@ def _by_name() -> dict[str, LinkSpec]:
 def lookup(name: str) -> LinkSpec | None:
     """Return the link that ``name`` spells (``NDR``, ``InfiniBand HDR``, ``100GbE``, ``NVLink4``), or None."""
     return _by_name().get(_normalise(name)) if len(name) <= 64 else None
+
+
+def names(kind: LinkUse | None = "network") -> tuple[str, ...]:
+    """Return the keys of one kind of link, or of all with ``None``, in the order of the file."""
+    return tuple(key for key, spec in specs().items() if kind is None or spec.kind == kind)
