@@ -1,1 +1,61 @@
-"""Looks at a machine; one file per thing looked at."""
+"""What is looked at and measured on a node: one line per sub-probe, in the order they run.
+
+A target is ``module:function`` of this package and is imported in a child process only, so that reading this table
+costs nothing and no sub-probe can take the tool down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Needs = Literal["nothing", "torch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One sub-probe."""
+
+    title: str
+    """What people read while it runs."""
+    target: str
+    """``module:function`` below ``stratadvisor.probe``."""
+    needs: Needs = "nothing"
+    limit_seconds: float
+    """It is ended after this time, whatever it does."""
+    budget_seconds: float = 0.0
+    """Time a measurement aims at on a quiet machine; 0 for sub-probes that only read."""
+
+
+PROBES: dict[str, Probe] = {
+    "host_cpu": Probe(title="processors", target="host_cpu:collect", limit_seconds=10),
+    "host_memory": Probe(title="host memory", target="host_memory:collect", limit_seconds=10),
+    "nics": Probe(title="network interfaces", target="nics:collect", limit_seconds=10),
+    "software": Probe(title="software versions", target="software:collect", limit_seconds=15),
+    "nvml": Probe(title="NVIDIA devices", target="nvml:collect", limit_seconds=20),
+    "rocm": Probe(title="AMD devices", target="rocm:collect", limit_seconds=25),
+    "torch_devices": Probe(
+        title="devices torch can use", target="torch_devices:collect", needs="torch", limit_seconds=25
+    ),
+    "compute": Probe(
+        title="matrix products", target="compute:measure", needs="torch", limit_seconds=20, budget_seconds=4.0
+    ),
+    "collectives": Probe(
+        title="all-reduce", target="collectives:measure", needs="torch", limit_seconds=25, budget_seconds=3.5
+    ),
+    "memory_bandwidth": Probe(
+        title="memory bandwidth", target="memory_bandwidth:measure", needs="torch", limit_seconds=15, budget_seconds=1.0
+    ),
+    "host_link": Probe(
+        title="host link", target="host_link:measure", needs="torch", limit_seconds=15, budget_seconds=0.5
+    ),
+    "pairs": Probe(title="device pairs", target="pairs:measure", needs="torch", limit_seconds=20, budget_seconds=3.0),
+    "data_feed": Probe(
+        title="data loader", target="data_feed:measure", needs="torch", limit_seconds=20, budget_seconds=2.5
+    ),
+    "storage": Probe(title="storage", target="storage:measure", limit_seconds=15, budget_seconds=2.5),
+    "stability": Probe(
+        title="steadiness", target="stability:measure", needs="torch", limit_seconds=12, budget_seconds=2.5
+    ),
+}
+"""Name -> sub-probe, in run order: what is least needed comes last, because it is left out when time runs short."""

@@ -1,0 +1,209 @@
+"""Child processes, one per rank-to-be, that run sub-probes: a hang, a crash or a lack of memory stays with them.
+
+Each member leads a session of its own, so that ending its process group also ends what it started (data-loader
+workers), and Ctrl-C reaches the parent alone. Members stay between requests: torch is imported once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing.connection
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal, get_args
+
+import stratadvisor
+
+Status = Literal["ok", "unsupported", "denied", "timed_out", "failed", "skipped"]
+
+_LAUNCHER_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+)
+_BOOTSTRAP = (
+    "import sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv[3]]; "
+    "from stratadvisor.probe.crew_member import main; main()"
+)
+"""The working directory leaves the search path: a user's ``random.py`` must not replace a library."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a member came back with."""
+
+    status: Status
+    value: Any = None
+    reason: str = ""
+    seconds: float = 0.0
+
+
+def member_environment(threads: int) -> dict[str, str]:
+    """Return the environment of a member: this one without a launcher's rank, with ``threads`` cores to use."""
+    environment = {key: value for key, value in os.environ.items() if key not in _LAUNCHER_VARIABLES}
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        environment[name] = str(threads)
+    environment["GLOO_SOCKET_IFNAME"] = "lo"  # members share one host: no name lookup, no firewall
+    return environment
+
+
+class Member:
+    """One child process."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: multiprocessing.connection.Connection | None = None
+        self._errors: IO[bytes] | None = None
+        self._ready = False
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, which is also the process group; None while not started."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> multiprocessing.connection.Connection:
+        """Start the process unless it runs already."""
+        if self._connection is not None:
+            return self._connection
+        ours, theirs = multiprocessing.connection.Pipe()
+        root = str(Path(stratadvisor.__file__).resolve().parent.parent)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), str(os.getpid()), root],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                env=member_environment(self._threads),
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+        self._connection, self._ready = ours, False
+        return ours
+
+    def send(self, target: str, settings: Mapping[str, Any]) -> None:
+        """Hand over a request."""
+        with contextlib.suppress(OSError):  # a dead member is noticed when its answer is read
+            self.start().send((target, dict(settings)))
+
+    def receive(self) -> Answer | None:
+        """Return the answer that has arrived; None for the greeting of a fresh process."""
+        assert self._connection is not None
+        try:
+            message = self._connection.recv()
+        except (EOFError, OSError):
+            return Answer(status="failed", reason=self._cause_of_death())
+        if not self._ready and message == "ready":
+            self._ready = True
+            return None
+        status, value, reason = message
+        assert status in get_args(Status)
+        return Answer(status=status, value=value, reason=reason)
+
+    def _cause_of_death(self) -> str:
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=5)
+        code = self._process.returncode
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            hint = ", most likely for lack of memory" if -code == signal.SIGKILL else ""
+            return f"the measuring process was ended by {name}{hint}"
+        last = self._last_words()
+        return f"the measuring process ended with code {code}" + (f": {last}" if last else "")
+
+    def _last_words(self) -> str:
+        if self._errors is None:
+            return ""
+        self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, self._errors.tell() - 4096))
+        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1].strip()[:300] if lines else ""
+
+    def end(self) -> None:
+        """End the process and everything in its group."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._connection is not None:
+            self._connection.close()
+        if self._errors is not None:
+            self._errors.close()
+        self._process = self._connection = self._errors = None
+
+
+class Crew:
+    """Members 0 to ``size`` - 1, started when first asked, started again after one was lost."""
+
+    def __init__(self, size: int, threads: int = 1) -> None:
+        self.members = tuple(Member(threads) for _ in range(size))
+
+    def ask(self, target: str, settings: Mapping[int, Mapping[str, Any]], limit_seconds: float) -> dict[int, Answer]:
+        """Send each named member its settings, all at once, and return an Answer for every one of them.
+
+        A member that has not answered after ``limit_seconds`` is ended and gives ``timed_out``.
+        """
+        begin = time.monotonic()
+        answers: dict[int, Answer] = {}
+        waiting: dict[Any, int] = {}
+        try:
+            for index, wanted in settings.items():
+                self.members[index].send(target, wanted)
+                waiting[self.members[index].start()] = index
+            while waiting:
+                left = begin + limit_seconds - time.monotonic()
+                arrived = multiprocessing.connection.wait(list(waiting), timeout=max(0.0, left))
+                if not arrived:
+                    break
+                for connection in arrived:
+                    index = waiting[connection]
+                    got = self.members[index].receive()
+                    if got is None:
+                        continue
+                    seconds = time.monotonic() - begin
+                    answers[index] = Answer(status=got.status, value=got.value, reason=got.reason, seconds=seconds)
+                    del waiting[connection]
+                    if got.reason.startswith("the measuring process"):
+                        self.members[index].end()
+        except BaseException:
+            self.close()
+            raise
+        for index in waiting.values():
+            self.members[index].end()
+            answers[index] = Answer(
+                status="timed_out", reason=f"no answer within {limit_seconds:.3g} s", seconds=time.monotonic() - begin
+            )
+        return dict(sorted(answers.items()))
+
+    def close(self) -> None:
+        """End every member."""
+        for member in self.members:
+            member.end()
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,65 @@
+"""Which accelerators torch can use here, in torch's own order (CUDA_VISIBLE_DEVICES applied).
+
+The accelerator branch was written against torch's documentation and has not been run on a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchDevice:
+    """What torch says of one accelerator."""
+
+    index: int
+    name: str
+    uuid: str
+    """Empty where this torch does not tell."""
+    compute_capability: tuple[int, int] | None
+    memory_total_bytes: int
+    memory_free_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchDevices:
+    """The accelerators, or why there are none."""
+
+    kind: str
+    """cuda, rocm or cpu."""
+    devices: tuple[TorchDevice, ...] = ()
+    reason: str = ""
+
+
+def _free_bytes(index: int) -> int | None:
+    try:
+        return int(torch.cuda.mem_get_info(index)[0])
+    except RuntimeError:
+        return None
+
+
+def collect() -> TorchDevices:
+    """Ask torch."""
+    build = f"torch {torch.__version__}"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return TorchDevices(kind="cpu", reason=f"{build} is built for CPUs only")
+    kind = "rocm" if torch.version.hip else "cuda"
+    if not torch.cuda.is_available():
+        return TorchDevices(kind="cpu", reason=f"{build} finds no {kind} device")
+    found: list[TorchDevice] = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        capability = (properties.major, properties.minor) if kind == "cuda" else None
+        found.append(
+            TorchDevice(
+                index=index,
+                name=properties.name,
+                uuid=str(getattr(properties, "uuid", "")),
+                compute_capability=capability,
+                memory_total_bytes=int(properties.total_memory),
+                memory_free_bytes=_free_bytes(index),
+            )
+        )
+    return TorchDevices(kind=kind, devices=tuple(found))
