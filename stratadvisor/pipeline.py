@@ -191,7 +191,7 @@ def make_workload(
         tokens = _count("--global-batch-tokens", global_batch_tokens)
         global_batch_size = round(tokens / length)
         if global_batch_size < 1:
-            raise UsageError(f"--global-batch-tokens {global_batch_tokens} is less than one sequence of {length} tokens")
+            raise UsageError(f"--global-batch-tokens {global_batch_tokens} is less than one sequence of {length}")
     if objective == "cost" and price_per_device_hour is None:
         raise UsageError("--objective cost needs --price-per-device-hour")
     try:

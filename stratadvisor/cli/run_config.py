@@ -17,7 +17,7 @@ def run_config(
     compare: Annotated[
         int, typer.Option("--compare", min=0, max=8, help="Also run this many runners-up and show who wins.")
     ] = 0,
-    data: Annotated[Path | None, typer.Option("--data", help="A text or token file instead of synthetic tokens.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="A text or token file, not synthetic tokens.")] = None,
     cluster: Annotated[
         Path | None, typer.Option("--cluster", "-c", help="Profile that keeps the calibration; default: the plan's.")
     ] = None,

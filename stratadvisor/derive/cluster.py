@@ -220,7 +220,7 @@ def _supports(
     if spec is not None:
         found |= {str(p) for p in spec.supports}
     elif capability is not None and device.kind == "cuda":
-        # CUDA C++ Programming Guide, arithmetic throughput by compute capability: fp16 matrix units from 7.0, bf16 from 8.0
+        # CUDA C++ Programming Guide, arithmetic throughput: fp16 matrix units from 7.0, bf16 from 8.0
         found |= {"fp16"} if capability >= (7, 0) else set()
         found |= {"bf16", "tf32"} if capability >= (8, 0) else set()
         found |= {"fp8"} if capability >= (8, 9) else set()

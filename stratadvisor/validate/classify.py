@@ -1,0 +1,151 @@
+"""Why a run failed: from exit codes, signals, counters of the kernel and typed exception lines, never from "error".
+
+An exception line is ``SomeError: message`` as Python prints it, possibly behind a rank prefix such as ``[rank0]:``.
+The first cause in the order of ``causes.TYPED`` wins over consequences: a rank that ran out of memory makes the others
+complain about lost connections, not the other way round.
+"""
+
+from __future__ import annotations
+
+import re
+
+from stratadvisor.schema.plan import Plan
+from stratadvisor.schema.validation import FailureCause
+from stratadvisor.validate.causes import TYPED, Raised, smaller
+from stratadvisor.validate.launch import Ended
+
+_PREFIX = r"^(?:\[(?:default)?\d*\]:)?\s*(?:\[rank(\d+)\]:\s*)?"
+_EXCEPTION = re.compile(_PREFIX + r"([A-Za-z_][\w.]*(?:Error|Exception)): (.*)$")
+_BARE = re.compile(_PREFIX + r"(MemoryError)\s*$")
+_NATIVE = re.compile(r"(EADDRINUSE|no socket interface found|ifa != nullptr|Watchdog caught collective)")
+"""Printed by C++ code without a Python exception line."""
+_TAIL_LINES = 12
+_MAX_LINE = 300
+_SIGNALS = {
+    6: "SIGABRT",
+    7: "SIGBUS",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    15: "SIGTERM",
+}
+
+
+def classify(ended: Ended, log: str, plan: Plan, *, memory_limit_bytes: float | None = None) -> FailureCause:
+    """Return the cause of a failed run; ``unknown`` with the last lines where the evidence names none."""
+    if ended.how == "interrupted":
+        return FailureCause(kind="interrupted", summary="interrupted by the user", fix="")
+    raised = _raised(log)
+    for typed in TYPED:
+        for one in raised:
+            if typed.matches(one):
+                return FailureCause(
+                    kind=typed.kind,
+                    summary=f"{typed.summary}: {one.text[:160]}" if one.text else typed.summary,
+                    evidence=_around(log, one.line),
+                    fix=typed.fix(one, plan),
+                    rank=one.rank,
+                )
+    return _by_signal(ended, log, plan, memory_limit_bytes)
+
+
+def _raised(log: str) -> list[Raised]:
+    found = []
+    for line in log.splitlines():
+        match = _EXCEPTION.match(line[:4000]) or _BARE.match(line[:4000])
+        if match is not None:
+            rank = int(match[1]) if match[1] else None
+            text = match[3] if match.re is _EXCEPTION else ""
+            found.append(Raised(rank, match[2], text, line))
+        elif _NATIVE.search(line):
+            found.append(Raised(None, "", line.strip()[:_MAX_LINE], line))
+    return found
+
+
+def _by_signal(ended: Ended, log: str, plan: Plan, limit: float | None) -> FailureCause:
+    signal_number, rank = _signal(ended, log)
+    if ended.how in ("stalled", "time_limit"):
+        return _hang(ended, log)
+    if signal_number == 9:
+        near_limit = limit is not None and ended.peak_tree_bytes > 0.85 * limit
+        if ended.cgroup_oom_kills or near_limit:
+            return FailureCause(
+                kind="host_out_of_memory",
+                summary="the kernel killed a rank for host memory"
+                f" (the run held {ended.peak_tree_bytes / 2**30:.1f} GiB)",
+                evidence=_tail(log),
+                fix=smaller(Raised(None, "", "", ""), plan),
+                rank=rank,
+            )
+        return FailureCause(
+            kind="rank_died",
+            summary="a rank was killed from outside (SIGKILL); no memory kill was counted",
+            evidence=_tail(log),
+            fix="look in `dmesg` and in the scheduler's log for who killed it",
+            rank=rank,
+        )
+    if signal_number == 7:
+        return FailureCause(
+            kind="shared_memory_exhausted",
+            summary="a rank met a bus error: usually /dev/shm is full",
+            evidence=_tail(log),
+            fix="fewer data-loader workers, or a larger /dev/shm",
+            rank=rank,
+        )
+    if signal_number is not None:
+        name = _SIGNALS.get(signal_number, str(signal_number))
+        return FailureCause(
+            kind="rank_died",
+            summary=f"a rank died of signal {name}",
+            evidence=_tail(log),
+            fix="read its last lines",
+            rank=rank,
+        )
+    if ended.exit_code == 127:
+        return FailureCause(
+            kind="missing_package",
+            summary="the launcher was not found on PATH (exit code 127)",
+            evidence=_tail(log),
+            fix="install torch (torchrun) or deepspeed in this environment",
+        )
+    return FailureCause(
+        kind="unknown",
+        summary=f"the run ended with exit code {ended.exit_code} and no cause that is known here",
+        evidence=_tail(log),
+        fix="read the lines above and the log",
+    )
+
+
+def _hang(ended: Ended, log: str) -> FailureCause:
+    where = [line.strip() for line in log.splitlines() if re.match(r"\s+File \".*\", line \d+ in ", line)]
+    what = "stopped giving any sign of life" if ended.how == "stalled" else "reached the time limit"
+    return FailureCause(
+        kind="hang",
+        summary=f"the run {what} after {ended.wall_seconds:.0f} s",
+        evidence=tuple(where[:_TAIL_LINES]) or _tail(log),
+        fix="look at the stack lines: ranks inside a collective wait for one that is elsewhere; or raise --stall-limit",
+    )
+
+
+def _signal(ended: Ended, log: str) -> tuple[int | None, int | None]:
+    match = re.search(r"exitcode\s*:\s*-(\d+)", log) or re.search(r"Signal (\d+) \(SIG\w+\) received by PID", log)
+    rank_match = re.search(r"rank\s*:\s*(\d+) \(local_rank", log)
+    rank = int(rank_match[1]) if rank_match else None
+    if match is not None:
+        return int(match[1]), rank
+    code = ended.exit_code
+    if code is not None and code < 0:
+        return -code, rank
+    if code is not None and 128 < code < 160:
+        return code - 128, rank
+    return None, rank
+
+
+def _around(log: str, line: str) -> tuple[str, ...]:
+    lines = log.splitlines()
+    at = lines.index(line)
+    return tuple(text[:_MAX_LINE] for text in lines[max(0, at - 4) : at + 1] if text.strip())
+
+
+def _tail(log: str) -> tuple[str, ...]:
+    lines = [text[:_MAX_LINE] for text in log.splitlines() if text.strip()]
+    return tuple(lines[-_TAIL_LINES:])

@@ -1,0 +1,142 @@
+"""One validation run: a bundle's launcher for a few steps, then predicted beside measured, or the cause."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from stratadvisor.errors import StratadvisorError
+from stratadvisor.schema.metrics import METRICS_NAME
+from stratadvisor.schema.plan import Plan
+from stratadvisor.schema.profile import ClusterProfile
+from stratadvisor.schema.validation import ValidationResult
+from stratadvisor.validate.classify import classify
+from stratadvisor.validate.compare import comparisons, measure
+from stratadvisor.validate.launch import Ended, Limits, run_launcher
+from stratadvisor.validate.metrics import RunMetrics, column, read_metrics
+
+__all__ = ["Limits", "run_bundle"]
+
+RUN_FOLDER = "validation"
+LOG_NAME = "output.log"
+MAX_LOG_BYTES = 8 * 1024 * 1024
+
+
+def run_bundle(
+    directory: Path,
+    plan: Plan,
+    profile: ClusterProfile,
+    *,
+    steps: int,
+    data: Path | None = None,
+    limits: Limits | None = None,
+    proxy: str = "",
+    progress: Callable[[str, float | None], None] | None = None,
+    environment: dict[str, str] | None = None,
+) -> ValidationResult:
+    """Run ``launch.sh --steps N`` of a bundle and return what was measured. ``proxy`` says how it is scaled down."""
+    launcher = directory / "launch.sh"
+    if not launcher.is_file():
+        raise StratadvisorError(f"{launcher} does not exist", hint="write the bundle with recommend first")
+    run_directory = directory.resolve() / RUN_FOLDER
+    if run_directory.is_symlink():
+        raise StratadvisorError(f"{run_directory} is a symbolic link; it is not replaced")
+    shutil.rmtree(run_directory, ignore_errors=True)
+    try:
+        run_directory.mkdir()
+    except OSError as problem:
+        raise StratadvisorError(f"{run_directory} cannot be made: {problem.strerror}") from None
+    metrics_path, log_path = run_directory / METRICS_NAME, run_directory / LOG_NAME
+    report = progress or _silent
+
+    def show() -> None:
+        metrics = read_metrics(metrics_path)
+        if metrics.steps:
+            report(f"{plan.strategy}: step {metrics.last_step} of {steps}", min(0.99, metrics.last_step / steps))
+        else:
+            report(f"{plan.strategy}: starting ranks", 0.0)
+
+    report(f"{plan.strategy}: starting ranks", 0.0)
+    command = ["bash", str(launcher.resolve()), "--steps", str(steps)]
+    if data is not None:
+        command += ["--data", str(data.resolve())]
+    ended = run_launcher(
+        command,
+        directory=directory,
+        run_directory=run_directory,
+        log_path=log_path,
+        watch=metrics_path,
+        limits=limits or Limits(),
+        environment=environment or {},
+        on_progress=show,
+    )
+    report(f"{plan.strategy}: done", 1.0)
+    metrics = read_metrics(metrics_path)
+    return _result(plan, profile, steps, ended, metrics, log_path, proxy)
+
+
+def _silent(_what: str, _fraction: float | None) -> None:
+    return None
+
+
+def _result(
+    plan: Plan,
+    profile: ClusterProfile,
+    steps: int,
+    ended: Ended,
+    metrics: RunMetrics,
+    log_path: Path,
+    proxy: str,
+) -> ValidationResult:
+    # a run that did every step and said so has completed, whatever its launcher did afterwards
+    complete = metrics.end is not None and metrics.last_step >= steps and ended.how != "interrupted"
+    measured = measure(metrics, plan)
+    notes = list(measured.notes)
+    cause = None
+    if complete:
+        outcome = "completed"
+        if ended.exit_code != 0:
+            how = ended.exit_code if ended.how == "exit" else ended.how
+            notes.append(f"all steps were done, then the launcher ended with {how}")
+    else:
+        outcome = {"exit": "failed", "stalled": "hung", "time_limit": "hung", "interrupted": "interrupted"}[ended.how]
+        cause = classify(ended, _log(log_path), plan, memory_limit_bytes=_memory_limit(profile))
+    return ValidationResult(
+        strategy=plan.strategy,
+        outcome=outcome,
+        exit_code=ended.exit_code,
+        steps_asked=steps,
+        steps_done=metrics.last_step,
+        wall_seconds=ended.wall_seconds,
+        comparisons=comparisons(plan, measured) if metrics.steps else (),
+        data_wait_fraction=measured.data_wait_fraction,
+        communication_fraction=measured.communication_fraction,
+        loss_first=measured.loss_first,
+        loss_last=measured.loss_last,
+        loss_falling=measured.loss_falling,
+        tokens_per_second=measured.tokens_per_second,
+        proxy=proxy,
+        cause=cause,
+        log_path=str(log_path),
+        notes=tuple(notes),
+        step_seconds=tuple(column(metrics.steps, "step_seconds")),
+    )
+
+
+def _log(path: Path) -> str:
+    """Return the log, its first and last parts when it is long."""
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        size = path.stat().st_size
+        if size <= MAX_LOG_BYTES:
+            return stream.read().decode("utf-8", errors="replace")
+        head = stream.read(MAX_LOG_BYTES // 2)
+        stream.seek(size - MAX_LOG_BYTES // 2)
+        return (head + b"\n...\n" + stream.read()).decode("utf-8", errors="replace")
+    return ""
+
+
+def _memory_limit(profile: ClusterProfile) -> float | None:
+    memory = profile.nodes[0].host_memory
+    return memory.limit_bytes.value or memory.total_bytes.value
