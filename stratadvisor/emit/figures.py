@@ -1,0 +1,106 @@
+"""Predicted figures as texts for people, and sizes of buffers, so that templates do no arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stratadvisor.schema.plan import Interval, NodeGroup, Plan
+from stratadvisor.units import format_bytes, format_count, format_seconds
+
+SMALLEST_BUCKET, LARGEST_BUCKET = 1_000_000, 200_000_000
+_BUCKETS_PER_MODEL = 20
+
+
+def bucket_elements(num_parameters: int) -> int:
+    """Return the elements of one gradient bucket of ZeRO: a twentieth of the model, between 1e6 and 2e8.
+
+    DeepSpeed's own 5e8 costs 1 GB per 16-bit buffer whatever the model; a twentieth leaves enough buckets to overlap
+    and stays below a few percent of the model states.
+    """
+    return min(LARGEST_BUCKET, max(SMALLEST_BUCKET, num_parameters // _BUCKETS_PER_MODEL))
+
+
+def live_parameters(plan: Plan) -> int:
+    """Return how many gathered parameters ZeRO stage 3 may keep: four layers' worth, at most DeepSpeed's own 1e9."""
+    model = plan.workload.model
+    per_layer = model.num_parameters // max(1, model.num_layers)
+    return min(1_000_000_000, max(bucket_elements(model.num_parameters), 4 * per_layer))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFigures:
+    """One node class in words."""
+
+    title: str
+    share: str
+    memory: str
+    available: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Texts for README.md and numbers of elements for config files."""
+
+    model: str
+    step: str
+    tokens_per_second: str
+    utilization: str
+    run: str
+    run_tokens: str
+    energy: str
+    exposed_communication: str
+    groups: tuple[GroupFigures, ...]
+    bucket_elements: int
+    prefetch_elements: int
+    persistence_elements: int
+    live_parameters: int
+
+
+def _span(interval: Interval, text: Callable[[float], str]) -> str:
+    return f"{text(interval.likely)} (90 % between {text(interval.low)} and {text(interval.high)})"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+def _energy(joules: float) -> str:
+    return f"{joules / 3.6e6:.3g} kWh"
+
+
+def _group(group: NodeGroup) -> GroupFigures:
+    nodes = "1 node" if group.num_nodes == 1 else f"{group.num_nodes} nodes"
+    available = "unknown"
+    if group.memory_available_bytes is not None:
+        available = f"{format_bytes(group.memory_available_bytes)} ({group.memory_available_origin})"
+    return GroupFigures(
+        title=f"{nodes} of {group.devices_per_node} x {group.device_name}",
+        share=f"{group.batch_per_device} sequences a step in {group.gradient_accumulation_steps} micro-batches of"
+        f" up to {group.micro_batch_size}",
+        memory=_span(group.memory_peak_bytes, format_bytes),
+        available=available,
+    )
+
+
+def figures(plan: Plan) -> Figures:
+    """Return the plan's predictions as texts, and the sizes of its buffers."""
+    predicted, model = plan.predicted, plan.workload.model
+    bucket = bucket_elements(model.num_parameters)
+    return Figures(
+        model=f"{model.name} ({format_count(model.num_parameters)} parameters)",
+        step=_span(predicted.step_seconds, format_seconds),
+        tokens_per_second=_span(predicted.tokens_per_second, format_count),
+        utilization="not known for this device"
+        if predicted.model_flops_utilization is None
+        else _span(predicted.model_flops_utilization, _percent),
+        run=_span(predicted.run_seconds, format_seconds),
+        run_tokens=f"{format_count(predicted.run_tokens)} tokens in {predicted.run_steps} steps",
+        energy="not predicted" if predicted.energy_joules is None else _span(predicted.energy_joules, _energy),
+        exposed_communication=_percent(predicted.exposed_communication_fraction),
+        groups=tuple(_group(group) for group in plan.groups),
+        bucket_elements=bucket,
+        prefetch_elements=min(50_000_000, bucket),
+        persistence_elements=min(100_000, 10 * model.hidden_size) if model.hidden_size else 100_000,
+        live_parameters=live_parameters(plan),
+    )

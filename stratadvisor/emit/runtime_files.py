@@ -1,0 +1,81 @@
+"""The runtime modules that a training program imports, directly or through each other, copied for the bundle."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from importlib.resources import files
+
+from stratadvisor.emit.check import parse_python
+from stratadvisor.emit.manifest import RUNTIME_FOLDER
+from stratadvisor.errors import EmitError
+from stratadvisor.schema.emission import EmittedFile
+
+
+@lru_cache(maxsize=1)
+def _sources() -> dict[str, str]:
+    """Return the text of every module of stratadvisor.runtime by name."""
+    folder = files("stratadvisor") / "runtime"
+    return {
+        entry.name.removesuffix(".py"): entry.read_text(encoding="utf-8")
+        for entry in folder.iterdir()
+        if entry.name.endswith(".py")
+    }
+
+
+def _imports(tree: ast.Module, package: str | None) -> set[str]:
+    """Return the modules of the runtime that a module imports anywhere, also inside functions.
+
+    ``package`` is the name under which absolute imports reach the runtime; None for a module of the runtime itself.
+    """
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) and package is not None:
+            found.update(
+                alias.name.removeprefix(f"{package}.").split(".")[0]
+                for alias in node.names
+                if alias.name.startswith(f"{package}.")
+            )
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        if package is None and node.level == 1:
+            found.update([node.module.split(".")[0]] if node.module else [alias.name for alias in node.names])
+        elif package is not None and node.module == package:
+            found.update(alias.name for alias in node.names)
+        elif package is not None and node.module and node.module.startswith(f"{package}."):
+            found.add(node.module.removeprefix(f"{package}.").split(".")[0])
+    return found
+
+
+def needed_modules(program: str, path: str) -> tuple[str, ...]:
+    """Return the names of the runtime modules that ``program`` (its text) needs, sorted, ``__init__`` among them.
+
+    Raises:
+        EmitError: the program is not Python, or imports a runtime module that does not exist.
+
+    """
+    try:
+        tree = parse_python(program)
+    except (SyntaxError, ValueError) as problem:
+        raise EmitError(f"{path} would not be valid python: {problem}") from None
+    sources = _sources()
+    waiting = sorted(_imports(tree, RUNTIME_FOLDER))
+    needed: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in needed:
+            continue
+        if name not in sources:
+            raise EmitError(f"{path} imports {RUNTIME_FOLDER}.{name}, which does not exist")
+        needed.add(name)
+        waiting += sorted(_imports(parse_python(sources[name]), None))
+    return ("__init__", *sorted(needed - {"__init__"})) if needed else ()
+
+
+def runtime_files(programs: list[EmittedFile]) -> tuple[EmittedFile, ...]:
+    """Return copies of the runtime modules that the Python files of a bundle need."""
+    names = {name for program in programs for name in needed_modules(program.content, program.path)}
+    return tuple(
+        EmittedFile(path=f"{RUNTIME_FOLDER}/{name}.py", content=_sources()[name], format="python")
+        for name in sorted(names)
+    )

@@ -1,0 +1,120 @@
+"""The content of ``train_config.json``: the plan in the words of the training program, with starting values."""
+
+from __future__ import annotations
+
+import math
+
+from stratadvisor.errors import EmitError
+from stratadvisor.schema.plan import Plan
+
+ENGINES = {
+    "single": "single",
+    "ddp": "ddp",
+    "uneven_ddp": "ddp",
+    "hierarchical": "hierarchical",
+    "fsdp2": "fsdp2",
+    "hsdp": "hsdp",
+    "zero1": "deepspeed",
+    "zero2": "deepspeed",
+    "zero3": "deepspeed",
+    "zero_offload": "deepspeed",
+    "diloco": "diloco",
+    "async_sgd": "async_sgd",
+}
+"""Strategy -> engine of the training program (runtime/config.py names the engines)."""
+
+_LEARNING_RATES = (
+    (60e6, 1e-3),
+    (125e6, 6e-4),
+    (350e6, 3e-4),
+    (760e6, 2.5e-4),
+    (1.3e9, 2e-4),
+    (2.7e9, 1.6e-4),
+    (6.7e9, 1.2e-4),
+    (13e9, 1e-4),
+    (math.inf, 0.6e-4),
+)
+"""Parameters up to -> peak learning rate of Adam: table 2.1 of arXiv:2005.14165; first row: nanoGPT's smallest model."""
+_CHECKPOINT_SECONDS = 1800.0
+
+
+def learning_rate(plan: Plan) -> float:
+    """Return a starting value by method, optimizer and size; plan.settings["learning_rate"] wins over it."""
+    given = plan.settings.get("learning_rate")
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        return float(given)
+    size = plan.workload.model.num_parameters
+    if plan.workload.method != "full":
+        return 2e-4 if size <= 14e9 else 1e-4  # arXiv:2305.14314, table 9
+    rate = next(rate for limit, rate in _LEARNING_RATES if size <= limit * 1.15)
+    if plan.workload.optimizer == "sgd":
+        return 0.05
+    return rate
+
+
+def warmup_steps(plan: Plan) -> int:
+    """Return a quarter of a percent of the run, 10 to 2000 steps (GPT-3 took 0.13 %, nanoGPT 0.33 %)."""
+    return min(2000, max(10, plan.predicted.run_steps // 400))
+
+
+def checkpoint_interval_steps(plan: Plan) -> int:
+    """Return the steps of about half an hour, at most the whole run."""
+    steps = round(_CHECKPOINT_SECONDS / max(plan.predicted.step_seconds.likely, 1e-6))
+    return min(max(1, steps), plan.predicted.run_steps)
+
+
+def train_config(plan: Plan) -> dict[str, object]:
+    """Return the document that ``runtime.config.load`` reads.
+
+    Raises:
+        EmitError: no training program knows the plan's strategy.
+
+    """
+    engine = ENGINES.get(plan.strategy)
+    if engine is None:
+        raise EmitError(f"no training program knows the strategy {plan.strategy[:60]!r}")
+    workload, memory, synchronization = plan.workload, plan.memory, plan.synchronization
+    return {
+        "strategy": plan.strategy,
+        "engine": engine,
+        "model": workload.model.model_dump(mode="json"),
+        "groups": [
+            {
+                "node_class": group.node_class,
+                "num_nodes": group.num_nodes,
+                "devices_per_node": group.devices_per_node,
+                "micro_batch_size": group.micro_batch_size,
+                "gradient_accumulation_steps": group.gradient_accumulation_steps,
+                "batch_per_device": group.batch_per_device,
+                "hostnames": list(group.hostnames),
+            }
+            for group in plan.groups
+        ],
+        "method": workload.method,
+        "lora_rank": workload.lora_rank,
+        "sequence_length": plan.batch.sequence_length,
+        "precision": plan.precision,
+        "optimizer": workload.optimizer,
+        "activation_checkpointing": memory.activation_checkpointing,
+        "global_batch_size": plan.batch.global_batch_size,
+        "shard_degree": plan.parallelism.data_parallel_shard_degree,
+        "replicate_degree": plan.parallelism.data_parallel_replicate_degree,
+        "optimizer_offload": memory.optimizer_offload,
+        "parameter_offload": memory.parameter_offload,
+        "mode": synchronization.mode,
+        "sync_interval_steps": synchronization.sync_interval_steps,
+        "max_staleness_steps": synchronization.max_staleness_steps,
+        "compression": synchronization.compression,
+        "settings": dict(plan.settings),
+        "data_loader_workers": plan.data_loader_workers,
+        "compile_model": plan.compile_model,
+        "backend": plan.backend,
+        "device_kind": plan.device_kind,
+        "learning_rate": learning_rate(plan),
+        "warmup_steps": warmup_steps(plan),
+        "weight_decay": 0.1 if workload.method == "full" else 0.0,
+        "gradient_clip_norm": 1.0,
+        "seed": 0,
+        "checkpoint_interval_steps": checkpoint_interval_steps(plan),
+        "total_steps": plan.predicted.run_steps,
+    }
