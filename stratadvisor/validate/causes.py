@@ -95,7 +95,7 @@ TYPED: tuple[Typed, ...] = (
             r"unable to (open|allocate|write|mmap).*shared memory",
             r"insufficient shared memory",
             r"torch_shm",
-            r"/dev/shm",
+            r"/dev/shm",  # noqa: S108
             r"DataLoader worker .* killed by signal: Bus error",
         ),
         summary="shared memory (/dev/shm) is too small for the data-loader workers",

@@ -1,0 +1,174 @@
+"""The answer on one screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from stratadvisor.report.console import console, heading, safe, wrapped
+from stratadvisor.report.format import bar, energy, interval, percent
+from stratadvisor.report.trace import clause_text
+from stratadvisor.schema.plan import NodeGroup, Plan
+from stratadvisor.units import format_bytes, format_count, format_seconds
+
+TITLES = {
+    "single": "one device",
+    "ddp": "DDP: a full replica on each device, gradients averaged every step",
+    "uneven_ddp": "DDP with shares by speed: faster devices take more sequences, the mean stays exact",
+    "hierarchical": "hierarchical: exact averaging inside a node, periodic averaging across nodes",
+    "fsdp2": "FSDP2: parameters, gradients and optimizer states divided among all devices",
+    "hsdp": "HSDP: divided inside a group, replicated across groups",
+    "zero1": "DeepSpeed ZeRO-1: optimizer states divided",
+    "zero2": "DeepSpeed ZeRO-2: optimizer states and gradients divided",
+    "zero3": "DeepSpeed ZeRO-3: parameters, gradients and optimizer states divided",
+    "zero_offload": "DeepSpeed ZeRO with states in host memory",
+    "diloco": "DiLoCo: local steps, an outer optimizer joins the replicas now and then",
+    "async_sgd": "asynchronous SGD with delay compensation and a staleness bound",
+}
+MAX_ALTERNATIVES = 6
+
+
+def show_plan(plan: Plan, *, bundle: Path | None, verdicts: tuple[tuple[str, str], ...] = ()) -> None:
+    """Print a plan: answer, memory, time, why, runners-up, assumptions, files."""
+    out = console()
+    _answer(out, plan)
+    _memory(out, plan)
+    _time(out, plan)
+    _why(out, plan)
+    _others(out, plan)
+    for title, lines, style in (("warnings", plan.warnings, "yellow"), ("assumed", plan.assumptions, "")):
+        if lines:
+            out.print(heading(title))
+            for line in dict.fromkeys(lines):
+                wrapped(out, line, style=style)
+    if bundle is not None:
+        _files(out, bundle, verdicts)
+
+
+def _answer(out: Console, plan: Plan) -> None:
+    work = plan.workload
+    model = work.model
+    devices = ", ".join(f"{g.num_nodes} x {g.devices_per_node} {g.device_name}" for g in plan.groups)
+    out.print(heading(f"{TITLES.get(plan.strategy, plan.strategy)}"))
+    wrapped(
+        out, f"model      {model.name}: {format_count(model.num_parameters)} parameters{_shape(plan)}, {work.method}"
+    )
+    wrapped(out, f"devices    {devices} (nodes x devices)", hang=11)
+    wrapped(out, f"plan       {plan.variant}; {plan.precision}", hang=11)
+    for group in plan.groups:
+        prefix = f"{group.node_class}: " if len(plan.groups) > 1 else ""
+        wrapped(out, f"batch      {prefix}{_batch(group)}", hang=11)
+    tokens = plan.batch.global_batch_size * plan.batch.sequence_length
+    wrapped(
+        out,
+        f"           together {plan.batch.global_batch_size} sequences of {plan.batch.sequence_length} tokens"
+        f" = {format_count(tokens)} tokens a step",
+        hang=11,
+    )
+
+
+def _shape(plan: Plan) -> str:
+    model = plan.workload.model
+    if not model.is_transformer:
+        return ""
+    moe = f", {model.num_experts} experts of which {model.num_experts_per_token} work" if model.num_experts else ""
+    return f" ({model.num_layers} layers x {model.hidden_size} wide{moe})"
+
+
+def _batch(group: NodeGroup) -> str:
+    return (
+        f"micro-batch {group.micro_batch_size} x {group.gradient_accumulation_steps} accumulation"
+        f" = {group.batch_per_device} sequences a device"
+    )
+
+
+def _memory(out: Console, plan: Plan) -> None:
+    out.print(heading("memory per device, predicted"))
+    for group in plan.groups:
+        peak = group.memory_peak_bytes
+        name = safe(group.node_class)
+        if group.memory_available_bytes:
+            share = peak.likely / group.memory_available_bytes
+            wrapped(
+                out,
+                f"{name} [{bar(share)}] {interval(peak, format_bytes)} of {format_bytes(group.memory_available_bytes)}"
+                f" ({group.memory_available_origin}), {percent(share)}",
+            )
+        else:
+            wrapped(out, f"{name} {interval(peak, format_bytes)}; the device's memory is unknown", style="yellow")
+        parts = sorted(group.memory_terms_bytes.items(), key=lambda item: -item[1])
+        shown = [f"{term.replace('_', ' ')} {format_bytes(size)}" for term, size in parts if size > 0.005 * peak.likely]
+        wrapped(out, ", ".join(shown), indent=4)
+        if group.host_bytes_per_rank > 0:
+            per_node = group.host_bytes_per_rank * group.devices_per_node
+            wrapped(out, f"host memory {format_bytes(per_node)} a node", indent=4)
+
+
+def _time(out: Console, plan: Plan) -> None:
+    p = plan.predicted
+    origin = "predicted, corrected by an earlier validation run" if p.calibrated else "predicted"
+    out.print(heading(f"time and energy, {origin} (nine runs of ten lie within the brackets)"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row("  step", interval(p.step_seconds, format_seconds))
+    terms = sorted(
+        ((k, v) for k, v in p.time_terms_seconds.items() if v > 0.005 * p.step_seconds.likely), key=lambda t: -t[1]
+    )
+    table.add_row("", ", ".join(f"{k.replace('_', ' ')} {format_seconds(v)}" for k, v in terms))
+    table.add_row("  tokens per second", interval(p.tokens_per_second, format_count))
+    if p.model_flops_utilization is None:
+        table.add_row("  MFU", "unknown: no published peak for this device")
+    else:
+        table.add_row("  MFU", interval(p.model_flops_utilization, percent))
+    table.add_row(
+        "  whole run",
+        f"{interval(p.run_seconds, format_seconds)} for {format_count(p.run_tokens)} tokens, {p.run_steps} steps",
+    )
+    if p.energy_joules is not None:
+        table.add_row("  energy", f"{interval(p.energy_joules, energy)} of the devices")
+    else:
+        table.add_row("  energy", "unknown: no power figure for this device")
+    if p.cost is not None:
+        table.add_row("  cost", interval(p.cost, lambda v: f"{v:,.0f}"))
+    out.print(table)
+
+
+def _why(out: Console, plan: Plan) -> None:
+    out.print(heading("why: the path through the flowchart"))
+    for decision in plan.decisions:
+        clauses = "; ".join(clause_text(c) for c in decision.clauses[:3])
+        wrapped(out, f"{decision.branch} {decision.ask} -> {decision.name}" + (f" [{clauses}]" if clauses else ""))
+
+
+def _others(out: Console, plan: Plan) -> None:
+    if plan.alternatives:
+        out.print(heading("not chosen"))
+    shown = sorted(plan.alternatives, key=lambda a: (not a.feasible, a.relative_to_choice or float("inf")))
+    for other in shown[:MAX_ALTERNATIVES]:
+        ratio = other.relative_to_choice
+        if not other.feasible or ratio is None:
+            wrapped(out, f"{other.strategy}: {other.reason}")
+            continue
+        outside = "" if other.inside_family else ", outside the flowchart's family"
+        reason = f": {other.reason}" if other.reason else ""
+        wrapped(out, f"{other.strategy} ({other.variant}): {ratio:.2f} x the time to the target{outside}{reason}")
+    rest = Counter(a.strategy for a in shown[MAX_ALTERNATIVES:])
+    if rest:
+        wrapped(out, f"and {', '.join(rest)} (explain shows them)")
+    for flip in plan.flips:
+        wrapped(out, f"would change: {flip.fact} is {flip.now}; at {flip.threshold}, {flip.then} wins")
+
+
+def _files(out: Console, bundle: Path, verdicts: tuple[tuple[str, str], ...]) -> None:
+    out.print(heading(f"files in {safe(bundle)}"))
+    by_verdict: dict[str, list[str]] = {}
+    for path, verdict in verdicts:
+        by_verdict.setdefault(verdict, []).append(path)
+    for verdict, paths in by_verdict.items():
+        top = list(dict.fromkeys(p.split("/")[0] + ("/" if "/" in p else "") for p in paths))
+        wrapped(out, f"{verdict}: {', '.join(top)}")
+    wrapped(out, f"start with: bash {bundle}/launch.sh    check with: stratadvisor run-config {bundle}")

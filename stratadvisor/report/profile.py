@@ -1,0 +1,139 @@
+"""A cluster profile on the screen: what it is, what was measured, what looks wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.console import Console
+from rich.table import Table
+
+from stratadvisor.report.console import console, heading, safe, wrapped
+from stratadvisor.report.format import percent, reading
+from stratadvisor.schema.profile import ClusterProfile, DeviceProfile, NodeProfile
+from stratadvisor.units import format_bytes, format_flops, format_rate, format_seconds
+
+MAX_NODES_SHOWN = 8
+
+
+def show_profile(profile: ClusterProfile) -> None:
+    """Print a profile."""
+    out = console()
+    for node in profile.nodes[:MAX_NODES_SHOWN]:
+        _node(out, node)
+    if len(profile.nodes) > MAX_NODES_SHOWN:
+        wrapped(out, f"... and {len(profile.nodes) - MAX_NODES_SHOWN} more nodes (--json shows all)")
+    _collectives(out, profile)
+    _findings(out, profile)
+
+
+def _node(out: Console, node: NodeProfile) -> None:
+    many = f" ({node.count} alike)" if node.count > 1 else ""
+    out.print(heading(f"{node.hostname}{many}"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+
+    def row(name: str, text: str) -> None:
+        table.add_row(f"  {name}", safe(text))
+
+    for device, count in Counter(_device_line(d) for d in node.devices).items():
+        row("devices", f"{count} x {device}")
+    for device in _different(node.devices):
+        for precision, rate in sorted(device.matmul_flops_per_second.items()):
+            row(f"  {precision} matmul", reading(rate, format_flops))
+        row("  memory rate", reading(device.memory_bandwidth_bytes_per_second, format_rate))
+        if device.kind != "cpu":
+            row("  host to device", reading(device.host_to_device_bytes_per_second, format_rate))
+            row("  device to host", reading(device.device_to_host_bytes_per_second, format_rate))
+    kinds = Counter(link.kind for link in node.links)
+    if kinds:
+        row("links", ", ".join(f"{count} pairs by {kind}" for kind, count in kinds.items()))
+    cpu = node.cpu
+    limited = f", limited by {cpu.limited_by}" if cpu.limited_by else ""
+    row("cpu", f"{cpu.model_name or 'unknown model'}; usable cores {reading(cpu.usable_cores, _plain)}{limited}")
+    memory = node.host_memory
+    row(
+        "host memory", f"{reading(memory.available_bytes, format_bytes)} of {reading(memory.total_bytes, format_bytes)}"
+    )
+    if memory.limit_bytes.known:
+        row("  limit", f"{reading(memory.limit_bytes, format_bytes)} by {memory.limited_by}")
+    row("/dev/shm", f"{reading(memory.shared_memory_free_bytes, format_bytes)} free")
+    for nic in node.nics:
+        if nic.kind not in ("loopback", "virtual"):
+            state = {True: "up", False: "down", None: "state unknown"}[nic.up]
+            row("network", f"{nic.name} {nic.kind} {state}, {reading(nic.rate_bytes_per_second, format_rate)}")
+    for storage in node.storage:
+        row("storage", f"{storage.path}: reads {reading(storage.read_bytes_per_second, format_rate)}")
+    if node.data_feed.item_seconds.known:
+        cpu_share = node.data_feed.item_cpu_seconds
+        row(
+            "data feed", f"{reading(node.data_feed.item_seconds, format_seconds)} an item, {_cpu_part(cpu_share.value)}"
+        )
+    if node.speed_variation.value is not None:
+        row("steadiness", f"speed varies by {percent(node.speed_variation.value)} ({node.speed_variation.origin})")
+    versions = node.software.versions
+    if versions:
+        chosen = [n for n in ("python", "torch", "cuda", "driver", "nccl", "deepspeed") if n in versions]
+        row("software", ", ".join(f"{n} {versions[n]}" for n in chosen))
+    out.print(table)
+
+
+def _cpu_part(seconds: float | None) -> str:
+    return "processor part unknown" if seconds is None else f"{format_seconds(seconds)} of it processor"
+
+
+def _device_line(device: DeviceProfile) -> str:
+    known = device.catalog_key or ("not in the catalog" if device.kind != "cpu" else "the processor itself")
+    free = reading(device.memory_free_bytes, format_bytes)
+    total = reading(device.memory_total_bytes, format_bytes)
+    sick = "" if device.healthy is not False else f" NOT USABLE: {device.health_reason}"
+    return f"{device.name} [{known}], {free} free of {total}{sick}"
+
+
+def _different(devices: tuple[DeviceProfile, ...]) -> list[DeviceProfile]:
+    """Return the first device of each name."""
+    return list({device.name: device for device in reversed(devices)}.values())[::-1]
+
+
+def _plain(value: float) -> str:
+    return f"{value:g}"
+
+
+def _collectives(out: Console, profile: ClusterProfile) -> None:
+    if not profile.collectives:
+        return
+    out.print(heading("collectives"))
+    for sweep in profile.collectives:
+        where = "inside a node" if sweep.scope == "intra_node" else "between nodes"
+        wrapped(
+            out,
+            f"{sweep.operation} {where}, {sweep.world_size} ranks, {sweep.backend}:"
+            f" latency {reading(sweep.latency_seconds, format_seconds)},"
+            f" bus bandwidth {reading(sweep.bus_bandwidth_bytes_per_second, format_rate)}",
+        )
+        table = Table.grid(padding=(0, 2))
+        for point in sweep.points:
+            table.add_row(
+                f"    {format_bytes(point.message_bytes)}",
+                format_seconds(point.seconds),
+                format_rate(point.bus_bandwidth_bytes_per_second),
+            )
+        out.print(table)
+
+
+def _findings(out: Console, profile: ClusterProfile) -> None:
+    failed = [o for o in profile.observations if o.status in ("failed", "timed_out", "denied")]
+    absent = [o for o in profile.observations if o.status in ("unsupported", "skipped")]
+    out.print(heading("what looks wrong" if profile.verdicts or failed else "nothing looks wrong"))
+    for verdict in profile.verdicts:
+        style = {"problem": "red", "warning": "yellow", "info": ""}[verdict.level]
+        advice = f" -> {verdict.advice}" if verdict.advice else ""
+        wrapped(out, f"{verdict.level}: {verdict.subject}: {verdict.message}{advice}", style=style)
+    for observation in failed:
+        wrapped(
+            out, f"{observation.probe} {observation.status.replace('_', ' ')}: {observation.reason}", style="yellow"
+        )
+    if absent:
+        out.print(heading("not looked at"))
+        for observation in absent:
+            wrapped(out, f"{observation.probe}: {observation.reason}")
