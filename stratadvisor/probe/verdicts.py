@@ -31,8 +31,8 @@ def shared_memory(node: NodeProfile) -> Iterator[Verdict]:
     yield _verdict(
         "warning",
         node,
-        "shared memory",
-        f"/dev/shm holds {format_bytes(total)}; {format_bytes(wanted)} or more is normal for {max(1, len(node.devices))}"
+        "/dev/shm",  # noqa: S108 - the subject of a sentence, nothing is written there
+        f"it holds {format_bytes(total)}; {format_bytes(wanted)} or more is normal for {max(1, len(node.devices))}"
         " devices: data-loader workers die with a bus error, or communication hangs",
         "start the container with --shm-size or --ipc=host, in Kubernetes mount a memory-backed volume there;"
         " otherwise use no data-loader workers",
