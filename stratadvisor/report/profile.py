@@ -36,8 +36,8 @@ def _node(out: Console, node: NodeProfile) -> None:
     def row(name: str, text: str) -> None:
         table.add_row(f"  {name}", safe(text))
 
-    for device, count in Counter(_device_line(d) for d in node.devices).items():
-        row("devices", f"{count} x {device}")
+    for line, count in Counter(_device_line(d) for d in node.devices).items():
+        row("devices", f"{count} x {line}")
     for device in _different(node.devices):
         for precision, rate in sorted(device.matmul_flops_per_second.items()):
             row(f"  {precision} matmul", reading(rate, format_flops))
@@ -57,7 +57,7 @@ def _node(out: Console, node: NodeProfile) -> None:
     )
     if memory.limit_bytes.known:
         row("  limit", f"{reading(memory.limit_bytes, format_bytes)} by {memory.limited_by}")
-    row("/dev/shm", f"{reading(memory.shared_memory_free_bytes, format_bytes)} free")
+    row("shared memory", f"{reading(memory.shared_memory_free_bytes, format_bytes)} free")
     for nic in node.nics:
         if nic.kind not in ("loopback", "virtual"):
             state = {True: "up", False: "down", None: "state unknown"}[nic.up]

@@ -1,0 +1,140 @@
+"""Profile to planning view."""
+
+from __future__ import annotations
+
+from stratadvisor.derive.cluster import planning_cluster, planning_view
+from stratadvisor.schema.base import measured, reported, unknown
+from stratadvisor.schema.profile import (
+    ClusterProfile,
+    CollectiveSweep,
+    DeviceLink,
+    DeviceProfile,
+    NicProfile,
+    NodeProfile,
+    SweepPoint,
+)
+
+GIB = 2**30
+
+
+def gpu(
+    index: int, name: str = "NVIDIA A100-SXM4-80GB", *, speed: float | None = None, **more: object
+) -> DeviceProfile:
+    fields: dict[str, object] = {
+        "index": index,
+        "kind": "cuda",
+        "name": name,
+        "catalog_key": None,
+        "memory_total_bytes": reported(80 * GIB),
+        "memory_free_bytes": reported(79 * GIB),
+    }
+    if speed is not None:
+        fields["matmul_flops_per_second"] = {"bf16": measured(speed)}
+    return DeviceProfile.model_validate(fields | more)
+
+
+def node(name: str, *devices: DeviceProfile, **more: object) -> NodeProfile:
+    return NodeProfile.model_validate({"hostname": name, "devices": devices, **more})
+
+
+def test_alike_nodes_are_one_class_and_a_slow_one_is_its_own():
+    nodes = [node(f"n{i}", gpu(0, speed=250e12), gpu(1, speed=s)) for i, s in enumerate((250e12, 245e12, 150e12))]
+    cluster = planning_cluster(ClusterProfile(nodes=tuple(nodes)))
+    found = {c.hostnames: c.device.measured_flops_per_second["bf16"] for c in cluster.classes}
+    assert set(found) == {("n2",), ("n1", "n0")} or set(found) == {("n2",), ("n0", "n1")}
+    assert found[("n2",)] == 200e12  # the median of its 250 and 150
+
+
+def test_free_memory_is_the_tightest_of_the_class():
+    nodes = (
+        node("a", gpu(0), gpu(1, memory_free_bytes=reported(60 * GIB))),
+        node("b", gpu(0), gpu(1)),
+    )
+    cluster = planning_cluster(ClusterProfile(nodes=nodes))
+    assert cluster.classes[0].device.memory_free_bytes == 60 * GIB
+
+
+def test_unknown_memory_of_an_unlisted_device_stays_unknown():
+    device = gpu(0, "Mystery 3000", memory_total_bytes=unknown("denied"), memory_free_bytes=unknown("denied"))
+    cluster = planning_cluster(ClusterProfile(nodes=(node("a", device),)))
+    assert cluster.classes[0].device.memory_total_bytes is None
+    assert cluster.classes[0].device.peak_flops_per_second == {}
+    assert cluster.classes[0].device.origins["memory_total_bytes"] == "unknown"
+
+
+def test_a_dead_device_is_left_out_and_named():
+    sick = gpu(1, healthy=False, health_reason="GPU is lost (Xid 79)")
+    view = planning_view(ClusterProfile(nodes=(node("a", gpu(0), sick),)))
+    assert view.cluster.num_devices == 1
+    assert any("a device 1" in w and "Xid 79" in w for w in view.warnings)
+
+
+def test_a_node_without_devices_is_left_out():
+    view = planning_view(ClusterProfile(nodes=(node("a", gpu(0)), node("empty"))))
+    assert view.cluster.num_nodes == 1
+    assert any("empty" in w for w in view.warnings)
+
+
+def test_mixed_cards_in_a_node_are_planned_as_the_weakest():
+    small = gpu(1, "NVIDIA A100-SXM4-40GB", memory_total_bytes=reported(40 * GIB), memory_free_bytes=reported(39 * GIB))
+    view = planning_view(ClusterProfile(nodes=(node("a", gpu(0), small),)))
+    assert view.cluster.classes[0].device.memory_free_bytes == 39 * GIB
+    assert any("mixes devices" in w for w in view.warnings)
+
+
+def test_a_reported_rate_between_nodes_is_said_to_be_reported():
+    nic = NicProfile(name="ib0", kind="infiniband", up=True, rate_bytes_per_second=reported(25e9))
+    docker = NicProfile(name="docker0", kind="virtual", up=True, rate_bytes_per_second=reported(1e12))
+    nodes = tuple(node(n, gpu(0), nics=(nic, docker)) for n in "ab")
+    view = planning_view(ClusterProfile(nodes=nodes))
+    assert view.cluster.inter_node_bytes_per_second == 25e9
+    assert view.cluster.origins["inter_node_bytes_per_second"] == "reported"
+    assert any("report" in a for a in view.assumptions)
+
+
+def test_a_measured_sweep_beats_what_interfaces_report():
+    nic = NicProfile(name="eth0", kind="ethernet", up=True, rate_bytes_per_second=reported(1.25e9))
+    sweep = CollectiveSweep(
+        operation="all_reduce",
+        scope="inter_node",
+        backend="nccl",
+        world_size=2,
+        num_nodes=2,
+        points=(
+            SweepPoint(
+                message_bytes=2**20,
+                seconds=0.1,
+                algorithm_bandwidth_bytes_per_second=1.2e7,
+                bus_bandwidth_bytes_per_second=1.2e7,
+            ),
+        ),
+        latency_seconds=measured(1e-4),
+        bus_bandwidth_bytes_per_second=measured(1.2e7),
+    )
+    nodes = tuple(node(n, gpu(0), nics=(nic,)) for n in "ab")
+    cluster = planning_cluster(ClusterProfile(nodes=nodes, collectives=(sweep,)))
+    assert cluster.inter_node_bytes_per_second == 1.2e7
+    assert cluster.inter_node_latency_seconds == 1e-4
+
+
+def test_one_pair_without_nvlink_makes_collectives_cross_pcie():
+    links = (
+        DeviceLink(device_a=0, device_b=1, kind="nvlink"),
+        DeviceLink(device_a=0, device_b=2, kind="host_bridge"),
+    )
+    mixed = node("a", gpu(0), gpu(1), gpu(2), links=links)
+    joined = node("a", gpu(0), gpu(1), links=links[:1])
+    slow = planning_cluster(ClusterProfile(nodes=(mixed,))).classes[0]
+    fast = planning_cluster(ClusterProfile(nodes=(joined,))).classes[0]
+    assert (slow.nvlink, fast.nvlink) == (False, True)
+    assert slow.intra_node_bytes_per_second is not None
+    assert fast.intra_node_bytes_per_second is not None
+    assert slow.intra_node_bytes_per_second < fast.intra_node_bytes_per_second
+
+
+def test_renaming_hosts_changes_names_only():
+    one = planning_cluster(ClusterProfile(nodes=(node("a", gpu(0)), node("b", gpu(0)))))
+    two = planning_cluster(ClusterProfile(nodes=(node("x", gpu(0)), node("y", gpu(0)))))
+    assert [(c.name, c.num_nodes, c.device) for c in one.classes] == [
+        (c.name, c.num_nodes, c.device) for c in two.classes
+    ]
