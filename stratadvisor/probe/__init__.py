@@ -7,9 +7,6 @@ costs nothing and no sub-probe can take the tool down.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
-
-Needs = Literal["nothing", "torch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +17,16 @@ class Probe:
     """What people read while it runs."""
     target: str
     """``module:function`` below ``stratadvisor.probe``."""
-    needs: Needs = "nothing"
+    requires: tuple[str, ...] = ()
+    """Sub-probes whose results it starts from."""
     limit_seconds: float
     """It is ended after this time, whatever it does."""
     budget_seconds: float = 0.0
     """Time a measurement aims at on a quiet machine; 0 for sub-probes that only read."""
 
+
+_HOST = ("host_cpu", "host_memory", "nvml", "rocm")
+_DEVICES = ("torch_devices",)
 
 PROBES: dict[str, Probe] = {
     "host_cpu": Probe(title="processors", target="host_cpu:collect", limit_seconds=10),
@@ -35,27 +36,33 @@ PROBES: dict[str, Probe] = {
     "nvml": Probe(title="NVIDIA devices", target="nvml:collect", limit_seconds=20),
     "rocm": Probe(title="AMD devices", target="rocm:collect", limit_seconds=25),
     "torch_devices": Probe(
-        title="devices torch can use", target="torch_devices:collect", needs="torch", limit_seconds=25
+        title="devices torch can use", target="torch_devices:collect", requires=_HOST, limit_seconds=25
     ),
     "compute": Probe(
-        title="matrix products", target="compute:measure", needs="torch", limit_seconds=20, budget_seconds=4.0
+        title="matrix products", target="compute:measure", requires=_DEVICES, limit_seconds=20, budget_seconds=4.0
     ),
     "collectives": Probe(
-        title="all-reduce", target="collectives:measure", needs="torch", limit_seconds=25, budget_seconds=3.5
+        title="all-reduce", target="collectives:measure", requires=_DEVICES, limit_seconds=25, budget_seconds=3.5
     ),
     "memory_bandwidth": Probe(
-        title="memory bandwidth", target="memory_bandwidth:measure", needs="torch", limit_seconds=15, budget_seconds=1.0
+        title="memory bandwidth",
+        target="memory_bandwidth:measure",
+        requires=_DEVICES,
+        limit_seconds=15,
+        budget_seconds=1.0,
     ),
     "host_link": Probe(
-        title="host link", target="host_link:measure", needs="torch", limit_seconds=15, budget_seconds=0.5
+        title="host link", target="host_link:measure", requires=_DEVICES, limit_seconds=15, budget_seconds=0.5
     ),
-    "pairs": Probe(title="device pairs", target="pairs:measure", needs="torch", limit_seconds=20, budget_seconds=3.0),
+    "pairs": Probe(
+        title="device pairs", target="pairs:measure", requires=_DEVICES, limit_seconds=20, budget_seconds=3.0
+    ),
     "data_feed": Probe(
-        title="data loader", target="data_feed:measure", needs="torch", limit_seconds=20, budget_seconds=2.5
+        title="data loader", target="data_feed:measure", requires=_DEVICES, limit_seconds=20, budget_seconds=2.5
     ),
     "storage": Probe(title="storage", target="storage:measure", limit_seconds=15, budget_seconds=2.5),
     "stability": Probe(
-        title="steadiness", target="stability:measure", needs="torch", limit_seconds=12, budget_seconds=2.5
+        title="steadiness", target="stability:measure", requires=_DEVICES, limit_seconds=12, budget_seconds=2.5
     ),
 }
 """Name -> sub-probe, in run order: what is least needed comes last, because it is left out when time runs short."""

@@ -9,33 +9,18 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from stratadvisor.probe.found import SweepTimes
 from stratadvisor.probe.outcome import UnsupportedHereError
 from stratadvisor.probe.torch_clock import open_device, wait
 
 CPU_MESSAGE_BYTES = (1024, 16 * 1024, 64 * 1024, 256 * 1024, 1024**2, 4 * 1024**2, 16 * 1024**2, 64 * 1024**2)
 GPU_MESSAGE_BYTES = (*CPU_MESSAGE_BYTES, 256 * 1024**2, 1024**3)
 QUICK_MESSAGE_BYTES = (1024, 64 * 1024, 1024**2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepTimes:
-    """(message bytes, median seconds) of one all-reduce; the slowest rank counts in every repetition."""
-
-    backend: str
-    world_size: int
-    points: tuple[tuple[int, float], ...]
-    repetitions: tuple[int, ...]
-
-
-def bus_factor(world_size: int) -> float:
-    """Return bus over algorithm bandwidth of an all-reduce, 2(n-1)/n (nccl-tests, doc/PERFORMANCE.md)."""
-    return 2 * (world_size - 1) / world_size
 
 
 def _maximum(values: list[float], device: torch.device) -> list[float]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import torch
 
+from stratadvisor.probe.found import MatmulRates
 from stratadvisor.probe.torch_clock import open_device, samples, seconds_of
 
 CPU_EDGES = (128, 256, 512, 1024, 2048)
@@ -19,15 +19,6 @@ GPU_EDGES = (1024, 2048, 4096, 8192, 16384)
 QUICK_EDGES = (64, 128, 256)
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatmulRates:
-    """One precision on one device; either rates or the reason why there are none."""
-
-    by_edge: dict[int, float] = field(default_factory=dict)
-    """Edge n -> FLOP per second."""
-    reason: str = ""
 
 
 def why_not(precision: str, kind: str, capability: tuple[int, int] | None) -> str:

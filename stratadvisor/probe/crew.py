@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Literal, get_args
@@ -52,6 +52,8 @@ class Answer:
     value: Any = None
     reason: str = ""
     seconds: float = 0.0
+    lost: bool = False
+    """Whether the process ended instead of answering."""
 
 
 def member_environment(threads: int) -> dict[str, str]:
@@ -111,7 +113,7 @@ class Member:
         try:
             message = self._connection.recv()
         except (EOFError, OSError):
-            return Answer(status="failed", reason=self._cause_of_death())
+            return Answer(status="failed", reason=self._cause_of_death(), lost=True)
         if not self._ready and message == "ready":
             self._ready = True
             return None
@@ -156,7 +158,12 @@ class Crew:
     """Members 0 to ``size`` - 1, started when first asked, started again after one was lost."""
 
     def __init__(self, size: int, threads: int = 1) -> None:
-        self.members = tuple(Member(threads) for _ in range(size))
+        self._threads = threads
+        self.members = [Member(threads) for _ in range(size)]
+
+    def grow(self, size: int) -> None:
+        """Add members until there are ``size``."""
+        self.members += [Member(self._threads) for _ in range(size - len(self.members))]
 
     def ask(self, target: str, settings: Mapping[int, Mapping[str, Any]], limit_seconds: float) -> dict[int, Answer]:
         """Send each named member its settings, all at once, and return an Answer for every one of them.
@@ -180,10 +187,9 @@ class Crew:
                     got = self.members[index].receive()
                     if got is None:
                         continue
-                    seconds = time.monotonic() - begin
-                    answers[index] = Answer(status=got.status, value=got.value, reason=got.reason, seconds=seconds)
+                    answers[index] = replace(got, seconds=time.monotonic() - begin)
                     del waiting[connection]
-                    if got.reason.startswith("the measuring process"):
+                    if got.lost:
                         self.members[index].end()
         except BaseException:
             self.close()

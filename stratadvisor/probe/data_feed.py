@@ -9,27 +9,17 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from stratadvisor.probe.found import FeedRates
+
 SEQUENCE_LENGTH = 2048
 BATCH_ITEMS = 16
 _TOKENS_IN_FILE = 4 * 1024**2
 _ITEMS = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedRates:
-    """Time of one item in this process, and items per second by number of workers."""
-
-    item_seconds: float
-    item_cpu_seconds: float
-    items_per_second_by_workers: dict[int, float] = field(default_factory=dict)
-    item_bytes: int
-    description: str
 
 
 class TokenItems(Dataset[torch.Tensor]):

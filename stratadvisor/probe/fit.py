@@ -87,3 +87,8 @@ def fit_alpha_beta(points: Sequence[tuple[float, float]]) -> AlphaBeta:
         median_relative_error=statistics.median(distances),
         num_points=len(points),
     )
+
+
+def bus_factor(world_size: int) -> float:
+    """Return bus over algorithm bandwidth of an all-reduce, 2(n-1)/n (nccl-tests, doc/PERFORMANCE.md)."""
+    return 2 * (world_size - 1) / world_size

@@ -5,24 +5,14 @@ Has not been run on a GPU; on a CPU it says that it does not apply.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
+from stratadvisor.probe.found import LinkRates
 from stratadvisor.probe.outcome import UnsupportedHereError
 from stratadvisor.probe.torch_clock import open_device, samples
 
 BUFFER_BYTES = 256 * 1024**2
 QUICK_BUFFER_BYTES = 32 * 1024**2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkRates:
-    """Bytes per second, one direction at a time."""
-
-    host_to_device: float
-    device_to_host: float
-    buffer_bytes: int
 
 
 def measure(device: str, threads: int, budget_seconds: float = 0.5, quick: bool = False) -> LinkRates:

@@ -6,25 +6,16 @@ on a GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from stratadvisor.probe.found import MemoryRate
 from stratadvisor.probe.torch_clock import open_device, samples
 
 _MIB = 1024**2
 _LEAST_BYTES, _MOST_BYTES = 64 * _MIB, 512 * _MIB
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRate:
-    """The best triad."""
-
-    bytes_per_second: float
-    array_bytes: int
-    num_samples: int
 
 
 def last_level_cache_bytes(root: Path = _CACHES) -> int:

@@ -6,29 +6,17 @@ pattern is compared after the copy. Has not been run on GPUs; with one device or
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import combinations
 
 import torch
 
+from stratadvisor.probe.found import PairRate
 from stratadvisor.probe.outcome import UnsupportedHereError
 from stratadvisor.probe.torch_clock import open_device, seconds_of, wait
 
 BUFFER_BYTES = 256 * 1024**2
 QUICK_BUFFER_BYTES = 16 * 1024**2
 MAX_DEVICES = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairRate:
-    """The copy from ``device_a`` to ``device_b``."""
-
-    device_a: int
-    device_b: int
-    peer_access: bool
-    bytes_per_second: float
-    intact: bool
-    """Whether what arrived equals what was sent."""
 
 
 def measure(devices: tuple[int, ...], threads: int, budget_seconds: float = 3.0, quick: bool = False) -> list[PairRate]:

@@ -7,26 +7,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
 
 import torch
 
+from stratadvisor.probe.found import Steadiness
 from stratadvisor.probe.torch_clock import open_device, seconds_of
 
 _PIECE_SECONDS = 0.1
 """Length of a piece: like a short training step; noise within a step averages out, noise between steps counts."""
 _QUICK_PIECE_SECONDS = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steadiness:
-    """Timings of equal pieces of work."""
-
-    variation: float
-    """Standard deviation over mean."""
-    num_pieces: int
-    piece_seconds: float
-    """Median."""
 
 
 def variation(seconds: list[float]) -> float:

@@ -12,27 +12,15 @@ import mmap
 import os
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from stratadvisor.probe.found import StorageRates
 
 _MIB = 1024**2
 _BLOCK_BYTES = 4 * _MIB
 FILE_BYTES = 256 * _MIB
 QUICK_FILE_BYTES = 8 * _MIB
 _LEAST_READ_BYTES = 1 * _MIB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageRates:
-    """What a path gives; None with a reason where it was not measured."""
-
-    path: str
-    filesystem: str
-    free_bytes: int
-    read_bytes_per_second: float | None
-    read_detail: str
-    write_bytes_per_second: float | None
-    write_detail: str
 
 
 def filesystem_of(path: Path, mounts: str) -> str:

@@ -5,32 +5,9 @@ The accelerator branch was written against torch's documentation and has not bee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchDevice:
-    """What torch says of one accelerator."""
-
-    index: int
-    name: str
-    uuid: str
-    """Empty where this torch does not tell."""
-    compute_capability: tuple[int, int] | None
-    memory_total_bytes: int
-    memory_free_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchDevices:
-    """The accelerators, or why there are none."""
-
-    kind: str
-    """cuda, rocm or cpu."""
-    devices: tuple[TorchDevice, ...] = ()
-    reason: str = ""
+from stratadvisor.probe.found import TorchDevice, TorchDevices
 
 
 def _free_bytes(index: int) -> int | None:
