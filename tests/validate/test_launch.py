@@ -1,0 +1,134 @@
+"""The watchdog, on real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from plan_for_tests import small_plan
+
+from stratadvisor.errors import StratadvisorError
+from stratadvisor.schema.profile import ClusterProfile, NodeProfile
+from stratadvisor.validate.launch import Limits, launch_environment
+from stratadvisor.validate.run import run_bundle
+
+PROFILE = ClusterProfile(nodes=(NodeProfile(hostname="a"),))
+STEP = '{"event": "step", "step": %d, "loss": 2.0, "tokens": 8, "step_seconds": 0.1, "peak_device_bytes": 100}'
+
+
+def bundle(tmp_path: Path, script: str) -> Path:
+    (tmp_path / "launch.sh").write_text("set -eu\n" + textwrap.dedent(script))
+    return tmp_path
+
+
+def run(directory: Path, steps: int = 3, **limits: float):
+    chosen = Limits(**({"total_seconds": 300, "stall_seconds": 120} | limits))
+    return run_bundle(directory, small_plan(), PROFILE, steps=steps, limits=chosen)
+
+
+def test_a_run_that_does_its_steps_completes(tmp_path):
+    lines = "".join(f"echo '{STEP % i}' >> \"$STRATADVISOR_RUN_DIR/metrics.jsonl\"\n" for i in (1, 2, 3))
+    end = 'echo \'{"event": "end", "steps": 3}\' >> "$STRATADVISOR_RUN_DIR/metrics.jsonl"\n'
+    result = run(bundle(tmp_path, lines + end))
+    assert (result.outcome, result.steps_done, result.cause) == ("completed", 3, None)
+
+
+def test_steps_without_an_end_are_a_failure_even_with_exit_code_zero(tmp_path):
+    result = run(bundle(tmp_path, f"echo '{STEP % 1}' >> \"$STRATADVISOR_RUN_DIR/metrics.jsonl\"\n"))
+    assert (result.outcome, result.steps_done) == ("failed", 1)
+    assert result.cause is not None
+
+
+def test_a_silent_run_is_ended_with_its_children(tmp_path):
+    directory = bundle(tmp_path, "sleep 600 &\necho $! > child\nwait\n")
+    result = run(directory, stall_seconds=2)
+    assert result.outcome == "hung"
+    assert result.cause is not None
+    assert result.cause.kind == "hang"
+    assert not _alive(int((directory / "child").read_text()))
+
+
+def test_a_hung_python_rank_shows_its_stack(tmp_path):
+    (tmp_path / "stuck.py").write_text(
+        "import time\n\ndef waits_for_ever():\n    time.sleep(600)\n\nwaits_for_ever()\n"
+    )
+    result = run(bundle(tmp_path, '"$PYTHON" stuck.py\n'), stall_seconds=5)
+    assert result.cause is not None
+    assert any("waits_for_ever" in line for line in result.cause.evidence)
+
+
+def test_a_talkative_run_is_ended_at_the_time_limit(tmp_path):
+    result = run(bundle(tmp_path, "while true; do echo alive; sleep 0.2; done\n"), total_seconds=3)
+    assert result.outcome == "hung"
+    assert result.cause is not None
+    assert "time limit" in result.cause.summary
+
+
+def test_a_missing_launcher_is_said_so(tmp_path):
+    with pytest.raises(StratadvisorError, match=r"launch\.sh does not exist"):
+        run(tmp_path)
+
+
+def test_a_linked_run_folder_is_not_followed(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("keep")
+    directory = tmp_path / "bundle"
+    directory.mkdir()
+    bundle(directory, "true\n")
+    (directory / "validation").symlink_to(outside)
+    result_or_error: object
+    try:
+        result_or_error = run(directory)
+    except StratadvisorError as error:
+        result_or_error = error
+    assert (outside / "precious").read_text() == "keep", result_or_error
+
+
+def test_variables_of_an_outer_launcher_are_not_passed_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "7")
+    monkeypatch.setenv("WORLD_SIZE", "9")
+    environment = launch_environment(tmp_path, {"EXTRA": "1"})
+    assert "RANK" not in environment
+    assert "WORLD_SIZE" not in environment
+    assert environment["EXTRA"] == "1"
+    assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+
+
+@pytest.mark.process
+def test_an_interrupt_ends_the_ranks_and_is_reported(tmp_path):
+    directory = bundle(tmp_path, "sleep 600 &\necho $! > child\necho started\nwait\n")
+    program = textwrap.dedent(f"""
+        import sys
+        sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+        from pathlib import Path
+        from plan_for_tests import small_plan
+        from stratadvisor.schema.profile import ClusterProfile, NodeProfile
+        from stratadvisor.validate.run import run_bundle
+        profile = ClusterProfile(nodes=(NodeProfile(hostname="a"),))
+        result = run_bundle(Path({str(directory)!r}), small_plan(), profile, steps=3)
+        print(result.outcome, result.cause.kind)
+    """)
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    child = directory / "child"
+    deadline = time.monotonic() + 120
+    while not (child.is_file() and child.read_text().strip()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert output.split() == ["interrupted", "interrupted"]
+    assert not _alive(int(child.read_text()))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
