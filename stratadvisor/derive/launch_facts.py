@@ -1,0 +1,91 @@
+"""Facts that decide environment variables of the launch: interfaces, backend, software, known driver defects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from stratadvisor.derive.context import Context, known, spec, unknown
+from stratadvisor.schema.facts import Fact
+from stratadvisor.schema.profile import NicProfile, NodeProfile
+
+SPECS = (
+    spec("launch.backend", "text", "", "nccl or gloo"),
+    spec("launch.socket_interface", "text", "", "name of a network interface that every node has up, with an address"),
+    spec("launch.interfaces_differ", "boolean", "", "whether no interface name is common to all nodes"),
+    spec("launch.peer_access_defect", "boolean", "", "whether a driver announces peer access that does not work"),
+    spec("launch.virtual_devices", "boolean", "", "whether a device is a vGPU slice"),
+    spec(
+        "software.torch_release", "number", "count", "PyTorch release as 1000 x major + minor (2.13: 2013); oldest node"
+    ),
+)
+_NOT_BETWEEN_NODES = re.compile(r"(lo|docker|br-|virbr|veth|cni|flannel|cali|kube|tun|tap|wg|tailscale)")
+FIXED_DRIVER = (550, 40, 7)
+"""GeForce RTX 40 drivers before this announce peer access without having it (NVIDIA/nccl-tests issue 117; Accelerate
+checks for the same version)."""
+
+
+def derive(context: Context) -> Iterator[Fact]:
+    """Yield the facts of ``SPECS``."""
+    yield known("launch.backend", context.cluster.backend, "estimated")
+    yield from _interfaces(context.profile.nodes)
+    yield _peer_access(context.profile.nodes)
+    flags = [d.virtual for node in context.profile.nodes for d in node.devices if d.kind != "cpu"]
+    if True in flags or (flags and None not in flags):
+        yield known("launch.virtual_devices", True in flags, "reported")
+    else:
+        yield unknown("launch.virtual_devices", "not read" if flags else "there is no GPU")
+    yield _torch_release(context.profile.nodes)
+
+
+def usable_interfaces(node: NodeProfile) -> list[NicProfile]:
+    """Return a node's interfaces that reach others: physical ones first, then the fastest, then by name."""
+    found = [
+        n for n in node.nics if n.up and n.kind != "loopback" and n.addresses and not _NOT_BETWEEN_NODES.match(n.name)
+    ]
+    return sorted(found, key=lambda n: (n.kind == "virtual", -(n.rate_bytes_per_second.value or 0.0), n.name))
+
+
+def _interfaces(nodes: tuple[NodeProfile, ...]) -> Iterator[Fact]:
+    interface, differ = "launch.socket_interface", "launch.interfaces_differ"
+    lists = [[n.name for n in usable_interfaces(node)] for node in nodes]
+    lacking = [node.hostname for node, names in zip(nodes, lists, strict=True) if not names]
+    if lacking or not lists:
+        reason = f"no interface of {lacking[0] if lacking else 'any node'} with an address is known"
+        yield unknown(interface, reason)
+        yield unknown(differ, reason)
+        return
+    common = [name for name in lists[0] if all(name in names for names in lists)]
+    if common:
+        yield known(interface, common[0], "reported")
+    else:
+        pairs = ", ".join(sorted({names[0] for names in lists}))
+        yield unknown(interface, f"the nodes name their interfaces differently: {pairs}")
+    yield known(differ, not common, "reported")
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: ``2.13.0+cpu`` -> (2, 13, 0)."""
+    match = re.match(r"\d+(?:\.\d+)*", text)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def _peer_access(nodes: tuple[NodeProfile, ...]) -> Fact:
+    name = "launch.peer_access_defect"
+    affected = [node for node in nodes for d in node.devices if re.search(r"\bRTX 40\d\d\b", d.name)]
+    if not affected:
+        return known(name, False, "catalog", "no device of the affected kind")
+    drivers = [version_of(node.software.versions.get("driver", "")) for node in affected]
+    if () in drivers:
+        return unknown(name, "the driver's version is not known")
+    oldest = min(drivers)
+    return known(name, oldest < FIXED_DRIVER, "catalog", f"driver {'.'.join(map(str, oldest))}")
+
+
+def _torch_release(nodes: tuple[NodeProfile, ...]) -> Fact:
+    name = "software.torch_release"
+    found = [version_of(node.software.versions.get("torch", "")) for node in nodes]
+    if not found or any(len(v) < 2 for v in found):
+        return unknown(name, "the installed PyTorch is not known")
+    major, minor = min(found)[:2]
+    return known(name, 1000 * major + minor, "reported")
