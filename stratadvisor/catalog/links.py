@@ -63,6 +63,6 @@ def lookup(name: str) -> LinkSpec | None:
     return _by_name().get(_normalise(name)) if len(name) <= 64 else None
 
 
-def names(kind: LinkUse | None = "network") -> tuple[str, ...]:
-    """Return the keys of one kind of link, or of all with ``None``, in the order of the file."""
+def names(kind: LinkUse | None = None) -> tuple[str, ...]:
+    """Return the keys of all links, or of one kind, in the order of the file."""
     return tuple(key for key, spec in specs().items() if kind is None or spec.kind == kind)

@@ -1,0 +1,267 @@
+"""Time one device computes on one micro-batch: forward, backward, recomputation.
+
+Products and fused attention run at their own efficiencies, element-wise work at memory bandwidth; where the host
+cannot launch kernels as fast as the device finishes them, the launches set the pace. Communication is added elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratadvisor.costs import constants as fitted
+from stratadvisor.costs.flops import Product, attention_share, layer_products
+from stratadvisor.costs.memo import Memo
+from stratadvisor.costs.rates import Rates, device_rates, product_seconds
+from stratadvisor.schema.cluster import Device
+from stratadvisor.schema.layout import Layout
+from stratadvisor.schema.workload import ModelShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeTime:
+    """Seconds of one micro-batch on one device (on the slowest pipeline stage, when there are several)."""
+
+    forward_seconds: float
+    backward_seconds: float
+    recompute_seconds: float
+    terms_seconds: dict[str, float]
+    """matmul, attention, memory_bound, recompute, launch; they add up to the total."""
+
+    @property
+    def total_seconds(self) -> float:
+        """Forward, backward and recomputation."""
+        return self.forward_seconds + self.backward_seconds + self.recompute_seconds
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Forward and backward seconds by kind of work, and kernels launched forward."""
+
+    matmul: float = 0.0
+    matmul_backward: float = 0.0
+    attention: float = 0.0
+    attention_backward: float = 0.0
+    memory: float = 0.0
+    memory_backward: float = 0.0
+    kernels: float = 0.0
+
+    def add(self, other: _Parts, times: float) -> None:
+        self.matmul += times * other.matmul
+        self.matmul_backward += times * other.matmul_backward
+        self.attention += times * other.attention
+        self.attention_backward += times * other.attention_backward
+        self.memory += times * other.memory
+        self.memory_backward += times * other.memory_backward
+        self.kernels += times * other.kernels
+
+
+_TIMES: Memo[ComputeTime] = Memo()
+
+
+def micro_batch_seconds(shape: ModelShape, layout: Layout, device: Device, micro_batch_size: int) -> ComputeTime:
+    """Return the time of one micro-batch of ``micro_batch_size`` sequences per data-parallel rank."""
+    key = (
+        micro_batch_size,
+        layout.sequence_length,
+        layout.tensor_parallel_degree,
+        layout.pipeline_parallel_degree,
+        layout.context_parallel_degree,
+        layout.expert_parallel_degree,
+        layout.sequence_parallel,
+        layout.precision,
+        layout.activation_checkpointing,
+        layout.method,
+        layout.lora_rank,
+        layout.flash_attention,
+        layout.compiled,
+        layout.engine,
+        layout.sharding,
+    )
+    return _TIMES.get((shape, device), key, lambda: _compute(shape, layout, device, micro_batch_size))
+
+
+def _compute(shape: ModelShape, layout: Layout, device: Device, micro_batch_size: int) -> ComputeTime:
+    rates = device_rates(device, layout.precision)
+    if not shape.is_transformer:
+        return _module(shape, layout, rates, micro_batch_size)
+    tokens = micro_batch_size * layout.sequence_length / layout.context_parallel_degree
+    stages = layout.pipeline_parallel_degree
+    layers = _Parts()
+    for products, count in layer_products(shape):
+        layer = _layer(shape, layout, rates, tokens, micro_batch_size, products)
+        layers.add(layer, count / stages)
+    head = _head(shape, layout, rates, tokens)
+    whole = _Parts()
+    whole.add(layers, 1.0)
+    whole.add(head, 1.0 if stages == 1 else 0.0)
+    _add_weight_casts(whole, shape, layout, rates)
+    recompute = _recomputation(layers, layout)
+    return _assemble(whole, layers, recompute, rates, layout)
+
+
+def _assemble(whole: _Parts, layers: _Parts, recompute: float, rates: Rates, layout: Layout) -> ComputeTime:
+    forward = whole.matmul + whole.attention + whole.memory
+    backward = whole.matmul_backward + whole.attention_backward + whole.memory_backward
+    launches = whole.kernels * rates.launch_seconds
+    again = layers.kernels * rates.launch_seconds if layout.activation_checkpointing == "full" else 0.0
+    if rates.cpu:  # nothing runs ahead of a CPU: dispatch adds to the work
+        wait_forward, wait_backward, wait_again = launches, launches * fitted.BACKWARD_KERNELS, again
+    else:
+        wait_forward = max(0.0, launches - forward)
+        wait_backward = max(0.0, launches * fitted.BACKWARD_KERNELS - backward)
+        wait_again = max(0.0, again - recompute)
+    return ComputeTime(
+        forward_seconds=forward + wait_forward,
+        backward_seconds=backward + wait_backward,
+        recompute_seconds=recompute + wait_again,
+        terms_seconds={
+            "matmul": whole.matmul + whole.matmul_backward,
+            "attention": whole.attention + whole.attention_backward,
+            "memory_bound": whole.memory + whole.memory_backward,
+            "recompute": recompute,
+            "launch": wait_forward + wait_backward + wait_again,
+        },
+    )
+
+
+def _layer(
+    shape: ModelShape,
+    layout: Layout,
+    rates: Rates,
+    tokens: float,
+    micro_batch_size: int,
+    products: tuple[Product, ...],
+) -> _Parts:
+    parts = _Parts()
+    tensor = layout.tensor_parallel_degree
+    trains_weights = layout.method == "full"
+    adapter_bytes = 0.0
+    weight_elements = 0.0
+    ffn_width = 0.0
+    for product in products:
+        out_width = product.out_width / tensor if product.column_parallel else product.out_width
+        in_width = product.in_width if product.column_parallel else product.in_width / tensor
+        count: float = product.count
+        rows = tokens * product.tokens_share
+        if product.tokens_share < 1.0:  # experts are spread over the expert-parallel ranks, which pool their tokens
+            count = product.count / layout.expert_parallel_degree
+            rows = rows * layout.expert_parallel_degree
+        one = count * product_seconds(rates, rows, out_width, in_width)
+        parts.matmul += one
+        parts.matmul_backward += one
+        if trains_weights:
+            parts.matmul_backward += one * fitted.WEIGHT_GRADIENT_SLOWDOWN
+        weight_elements += count * out_width * in_width
+        adapter_bytes += count * rows * (out_width + in_width) * rates.element_bytes
+        if product.mlp and not product.column_parallel:
+            ffn_width += product.count * product.in_width * product.tokens_share
+    _attention(parts, shape, layout, rates, micro_batch_size)
+    _elementwise(parts, shape, layout, rates, tokens, ffn_width)
+    per_layer = fitted.COMPILED_KERNELS_PER_LAYER if layout.compiled else fitted.EAGER_KERNELS_PER_LAYER
+    parts.kernels = per_layer
+    if not trains_weights:
+        # two thin products and an addition beside every weight: each passes over the input and the output
+        parts.memory += adapter_bytes * 2 / rates.memory_bytes_per_second
+        parts.memory_backward += adapter_bytes * 3 / rates.memory_bytes_per_second
+        parts.kernels += 4 * sum(p.count for p in products)
+    if layout.method == "qlora":
+        unpack = weight_elements * fitted.UNPACK_BYTES / rates.memory_bytes_per_second
+        parts.memory += unpack
+        parts.memory_backward += unpack
+        parts.kernels += 2 * sum(p.count for p in products)
+    return parts
+
+
+def _attention(parts: _Parts, shape: ModelShape, layout: Layout, rates: Rates, micro_batch_size: int) -> None:
+    length = layout.sequence_length
+    width = shape.attention_width / layout.tensor_parallel_degree
+    heads = shape.num_attention_heads / layout.tensor_parallel_degree
+    pairs = micro_batch_size * float(length) * length / layout.context_parallel_degree
+    rate = rates.sustained_flops_per_second
+    if layout.flash_attention:
+        flops = 4.0 * pairs * width * attention_share(shape)
+        parts.attention += flops / (rate * fitted.FLASH_FORWARD_SHARE)
+        parts.attention_backward += flops * fitted.FLASH_BACKWARD_FLOPS / (rate * fitted.FLASH_BACKWARD_SHARE)
+        return
+    products = 4.0 * pairs * width / (rate * fitted.UNFUSED_MATMUL_SHARE)
+    passes = fitted.UNFUSED_PASSES * pairs * heads * rates.element_bytes / rates.memory_bytes_per_second
+    parts.attention += products + passes
+    parts.attention_backward += 2 * products + passes
+
+
+def _elementwise(
+    parts: _Parts, shape: ModelShape, layout: Layout, rates: Rates, tokens: float, ffn_width: float
+) -> None:
+    tensor = layout.tensor_parallel_degree
+    divided = tensor if layout.sequence_parallel else 1
+    elements = tokens * (
+        fitted.ELEMENTWISE_HIDDEN_PASSES * shape.hidden_size / divided
+        + fitted.ELEMENTWISE_FFN_PASSES * ffn_width / tensor
+    )
+    seconds = elements * rates.element_bytes / rates.memory_bytes_per_second
+    seconds *= 1.0 if layout.compiled else fitted.EAGER_FACTOR
+    parts.memory += seconds
+    parts.memory_backward += seconds * fitted.ELEMENTWISE_BACKWARD
+
+
+def _head(shape: ModelShape, layout: Layout, rates: Rates, tokens: float) -> _Parts:
+    parts = _Parts()
+    if shape.vocab_size == 0:
+        return parts
+    width = shape.vocab_size / layout.tensor_parallel_degree
+    one = product_seconds(rates, tokens, width, shape.hidden_size)
+    parts.matmul = one
+    parts.matmul_backward = one * (2.0 if layout.method == "full" else 1.0)
+    loss = tokens * width * fitted.CROSS_ENTROPY_BYTES_PER_LOGIT / rates.memory_bytes_per_second
+    parts.memory = loss * 0.5
+    parts.memory_backward = loss * 0.5
+    parts.kernels = fitted.KERNELS_OUTSIDE_LAYERS
+    return parts
+
+
+def _add_weight_casts(parts: _Parts, shape: ModelShape, layout: Layout, rates: Rates) -> None:
+    """Add autocast's work on the weights themselves; engines with a 16-bit copy only add into the gradient."""
+    if layout.method != "full":
+        return
+    held = shape.num_parameters / (layout.tensor_parallel_degree * layout.pipeline_parallel_degree)
+    autocast = layout.engine in ("torch", "ddp", "local", "async") and layout.precision in ("bf16", "fp16")
+    forward = fitted.AUTOCAST_FORWARD_BYTES if autocast else 0.0
+    backward = fitted.AUTOCAST_BACKWARD_BYTES if autocast else 3.0 * rates.element_bytes
+    parts.memory += held * forward / rates.memory_bytes_per_second
+    parts.memory_backward += held * backward / rates.memory_bytes_per_second
+
+
+def _recomputation(layers: _Parts, layout: Layout) -> float:
+    forward = layers.matmul + layers.attention + layers.memory
+    if layout.activation_checkpointing == "full":
+        return forward
+    if layout.activation_checkpointing == "none":
+        return 0.0
+    if layout.engine == "megatron":  # recomputes only the score matrix, which fused attention never stored
+        return 0.0 if layout.flash_attention else layers.attention
+    return fitted.SELECTIVE_MATMUL_SHARE * layers.matmul + layers.memory
+
+
+def _module(shape: ModelShape, layout: Layout, rates: Rates, micro_batch_size: int) -> ComputeTime:
+    flops = shape.flops_per_item if shape.flops_per_item is not None else 2.0 * shape.num_active_parameters
+    forward = micro_batch_size * flops / (rates.sustained_flops_per_second * fitted.MODULE_SHARE)
+    saved = (shape.saved_bytes_per_item or 0.0) * micro_batch_size * rates.element_bytes / 4
+    parts = _Parts(
+        matmul=forward,
+        matmul_backward=forward * (2.0 if layout.method == "full" else 1.0),
+        memory=2 * saved / rates.memory_bytes_per_second,
+        memory_backward=3 * saved / rates.memory_bytes_per_second,
+        kernels=fitted.KERNELS_OUTSIDE_LAYERS,
+    )
+    _add_weight_casts(parts, shape, layout, rates)
+    recompute = parts.matmul + parts.memory if layout.activation_checkpointing == "full" else 0.0
+    return _assemble(parts, parts, recompute, rates, layout)
+
+
+def head_seconds(shape: ModelShape, layout: Layout, device: Device, micro_batch_size: int) -> float:
+    """Return forward and backward time of the output projection and the loss: the last pipeline stage's extra."""
+    if not shape.is_transformer:
+        return 0.0
+    tokens = micro_batch_size * layout.sequence_length / layout.context_parallel_degree
+    head = _head(shape, layout, device_rates(device, layout.precision), tokens)
+    return head.matmul + head.matmul_backward + head.memory + head.memory_backward

@@ -1,0 +1,127 @@
+"""Numbers of the time model that come from measurement or fitting, in one place, each with what it stands for.
+
+``(fit)`` marks those adjusted on published step times (``benchmarks/accuracy.py`` names the sources that were used and
+those left out); the rest are physical or come from the cited source.
+"""
+
+from __future__ import annotations
+
+# --- matrix products on a GPU --------------------------------------------------------------------------------------
+MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
+    "pascal": {"half": 0.55, "fp32": 0.85},
+    "volta": {"half": 0.55, "fp32": 0.85},
+    "turing": {"half": 0.60, "fp32": 0.80},
+    "ampere": {"half": 0.80, "fp32": 0.80, "tf32": 0.75},
+    "ada": {"half": 0.75, "fp32": 0.75, "tf32": 0.75},
+    "hopper": {"half": 0.68, "fp32": 0.80, "tf32": 0.65},
+    "blackwell": {"half": 0.68, "fp32": 0.75, "tf32": 0.65},
+    "cdna": {"half": 0.45, "fp32": 0.70},
+    "cdna2": {"half": 0.45, "fp32": 0.70},
+    "cdna3": {"half": 0.45, "fp32": 0.60},
+    "cdna4": {"half": 0.45, "fp32": 0.60},
+    "unknown": {"half": 0.55, "fp32": 0.70},
+}
+"""Share of the dense peak that large products reach in training, clocks under load included (fit)."""
+
+FULL_EDGE = 2048.0
+WIDTH_EXPONENT = 0.15
+DEPTH_EXPONENT = 0.15
+TOKENS_EXPONENT = 0.20
+"""Efficiency falls as (edge / FULL_EDGE) ** exponent below FULL_EDGE, per dimension of the product (fit)."""
+
+WEIGHT_GRADIENT_SLOWDOWN = 1.05
+"""Weight gradients accumulate in fp32: 3 to 8 % slower than forward on large shapes (SimuMax's tables, A100)."""
+
+SUSTAINED_SHARE = 0.93
+"""A training step's products against the best of a short benchmark: heat, power, other shapes (fit)."""
+
+POWER_EXPONENT = 0.31
+"""Clock against power limit: an H100 at 500 of 700 W reaches 0.9 (torchtitan's published H100 runs)."""
+
+# --- attention -----------------------------------------------------------------------------------------------------
+FLASH_FORWARD_SHARE = 0.70
+FLASH_BACKWARD_SHARE = 0.60
+"""Fused attention's rate against large products on the same device (fit)."""
+FLASH_BACKWARD_FLOPS = 2.5
+"""Backward recomputes the scores: five products for two (FlashAttention, arXiv:2205.14135, section 3)."""
+UNFUSED_MATMUL_SHARE = 0.35
+UNFUSED_PASSES = 10.0
+"""Plain attention: low-efficiency batched products of depth head_dim, and passes over the S x S scores (fit)."""
+
+# --- memory-bound work ---------------------------------------------------------------------------------------------
+MEMORY_BANDWIDTH_SHARE = 0.80
+"""Of the published rate, as large copies reach it; a measured rate is taken whole."""
+ELEMENTWISE_HIDDEN_PASSES = 12.0
+ELEMENTWISE_FFN_PASSES = 3.0
+"""Norms, residuals, rotary, dropout, activation of one layer: passes over T x h and T x f, compiled (cost model A4)."""
+EAGER_FACTOR = 1.8
+"""Without torch.compile or fused kernels every operation reads and writes its operands (torchtitan: compile +16 %)."""
+ELEMENTWISE_BACKWARD = 1.8
+CROSS_ENTROPY_BYTES_PER_LOGIT = 22.0
+"""bf16 logits, their fp32 copy, log-softmax, gradient: read and written (counted from eager PyTorch)."""
+AUTOCAST_FORWARD_BYTES, AUTOCAST_BACKWARD_BYTES = 6.0, 14.0
+"""Per parameter and micro-batch: read fp32, write 16 bit; write a 16-bit gradient, cast it, add it to an fp32 one."""
+
+# --- kernel launches -----------------------------------------------------------------------------------------------
+KERNEL_LAUNCH_SECONDS = 7e-6
+"""Host time per kernel from eager PyTorch (5 to 10 us)."""
+CPU_OPERATION_SECONDS = 15e-6
+"""Dispatch, and waking the threads of one operation, on a CPU."""
+EAGER_KERNELS_PER_LAYER, COMPILED_KERNELS_PER_LAYER = 26.0, 13.0
+BACKWARD_KERNELS = 1.7
+KERNELS_OUTSIDE_LAYERS = 40.0
+
+# --- optimizer -----------------------------------------------------------------------------------------------------
+OPTIMIZER_BYTES = {"adamw": 34.0, "adamw8bit": 20.0, "adafactor": 26.0, "sgd": 24.0, "muon": 40.0}
+"""Per local parameter: gradient norm and scaling, states and weights read and written, 16-bit copy written."""
+MUON_FLOPS_PER_PARAMETER_PER_WIDTH = 30.0
+"""Newton-Schulz: 5 iterations of about three products of an n x h matrix with h x h: 5 * 3 * 2 * h FLOP a parameter."""
+CPU_ADAM_BYTES = 30.0
+CPU_ADAM_BYTES_PER_CORE_PER_SECOND = 8e9
+ASSUMED_HOST_BANDWIDTH = 60e9
+"""Eight channels of DDR4 shared by everything else on the node; used where it was not measured."""
+ASSUMED_HOST_LINK = 12e9
+ASSUMED_STORAGE = 2e9
+
+# --- communication -------------------------------------------------------------------------------------------------
+DECLARED_NETWORK_SHARE = 0.80
+DECLARED_INTRA_SHARE = 0.75
+"""What NCCL's ring reaches of a declared or catalog rate: 0.67 to 0.8 of NVLink in published nccl-tests runs."""
+ASSUMED_INTRA_PCIE = 6e9
+ASSUMED_INTER_NODE = 1.25e9 * 0.8
+"""Nothing known: PCIe through the host, and 10 Gb/s Ethernet."""
+LEVELS_IN_SERIES = 0.3
+"""Share of the faster level of a hierarchical collective that adds to the slower one: 0 pipelined, 1 in sequence."""
+LATENCY_RANKS_INTRA, LATENCY_RANKS_INTER = 8, 2
+"""Ranks that an assumed latency stands for."""
+RING_HALF_MESSAGE_BYTES = 2.0 * 2**20
+"""A message of this size per rank reaches two thirds of the bandwidth between nodes over NCCL."""
+
+OVERLAP_COST: dict[str, float] = {
+    "ddp": 0.15,
+    "fsdp2": 0.15,
+    "deepspeed": 0.35,
+    "megatron": 0.50,
+    "gloo": 0.90,
+}
+"""Share of hidden communication that still shows: kernels that share the device's units and memory; with gloo the
+same cores compute and send (fit)."""
+TENSOR_PARALLEL_EXPOSED = 0.90
+CONTEXT_PARALLEL_EXPOSED = 0.30
+PIPELINE_SEND_EXPOSED = 0.5
+OVERLAP_BUCKET_BYTES = 25 * 2**20
+"""DDP's default bucket: the last one cannot hide."""
+
+# --- spans: relative half-width of the 90 % band by what the estimate rests on --------------------------------------
+SPAN_CALIBRATED = 0.10
+SPAN_MEASURED = 0.25
+SPAN_CATALOG = 0.35
+SPAN_ASSUMED = 0.80
+
+# --- methods -------------------------------------------------------------------------------------------------------
+UNPACK_BYTES = 10.0
+"""QLoRA, per frozen weight and pass: read 4 bits and scales, write 16 bits, at about half of the bandwidth (fit)."""
+SELECTIVE_MATMUL_SHARE = 0.4
+"""Selective checkpointing outside Megatron saves every second product and attention (torchtitan)."""
+MODULE_SHARE = 0.5
+"""A counted module (convolutions, small products) against large square products."""

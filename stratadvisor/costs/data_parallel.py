@@ -1,0 +1,94 @@
+"""Communication among data-parallel ranks: volumes by sharding (ZeRO, arXiv:1910.02054, section 7) and what shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratadvisor.costs import constants as fitted
+from stratadvisor.costs.collectives import all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
+from stratadvisor.costs.compute import ComputeTime
+from stratadvisor.costs.overlap import exposed_seconds, overlap_cost
+from stratadvisor.costs.trainable import gradient_bytes, model_part, trainable_parameters
+from stratadvisor.costs.work import Placement
+from stratadvisor.schema.cluster import Cluster
+from stratadvisor.schema.layout import Layout
+from stratadvisor.schema.workload import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Seconds of one collective kind in a step: per step or per micro-batch, and when it may run."""
+
+    forward: float = 0.0
+    """Per micro-batch, beside the forward pass."""
+    backward: float = 0.0
+    """Per micro-batch, beside the backward pass."""
+    last_backward: float = 0.0
+    """Once, beside the last backward pass."""
+    after: float = 0.0
+    """Once, beside nothing."""
+
+
+def traffic(
+    shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement, compression: str = "none"
+) -> Traffic:
+    """Return the seconds of each kind of data-parallel communication, hidden or not."""
+    part = model_part(shape, layout)
+    trainable = trainable_parameters(shape, layout)
+    weights = part * (4 if layout.precision == "fp32" else 2)
+    trained_weights = trainable * (4 if layout.precision == "fp32" else 2)
+    gradients = trainable * gradient_bytes(layout, compression)
+    if layout.sharding == "none":
+        return Traffic(last_backward=_reduction(trainable, gradients, placement, cluster, compression))
+    group = placement.shard
+    scatter = reduce_scatter_seconds(gradients, group, cluster)
+    across = all_reduce_seconds(gradients / layout.data_parallel_shard_degree, placement.replicate, cluster)
+    if layout.sharding == "optimizer":
+        return Traffic(last_backward=scatter + across, after=all_gather_seconds(trained_weights, group, cluster))
+    if layout.sharding == "gradients" and layout.engine != "fsdp2":
+        return Traffic(
+            backward=scatter, last_backward=across, after=all_gather_seconds(trained_weights, group, cluster)
+        )
+    gather = all_gather_seconds(weights, group, cluster)
+    again = gather if layout.sharding == "parameters" else 0.0
+    return Traffic(forward=gather, backward=again + scatter, last_backward=across)
+
+
+def _reduction(trainable: float, gradients: float, placement: Placement, cluster: Cluster, compression: str) -> float:
+    group = placement.data
+    if compression == "sign":  # every rank's bits go to every rank: an all-gather of n/8 bytes per parameter
+        return all_gather_seconds(trainable / 8 * group.size, group, cluster)
+    return all_reduce_seconds(gradients, group, cluster)
+
+
+def tail_share(shape: ModelShape, layout: Layout) -> float:
+    """Return the share of a reduction that is ready only at the end: the last bucket, with the embedding in it."""
+    trainable = trainable_parameters(shape, layout)
+    if trainable <= 0:
+        return 0.0
+    bucket = fitted.OVERLAP_BUCKET_BYTES / (trainable * gradient_bytes(layout, "none"))
+    embedding = shape.vocab_size * shape.hidden_size / trainable if layout.method == "full" else 0.0
+    return min(1.0, max(bucket, embedding / layout.tensor_parallel_degree / layout.pipeline_parallel_degree))
+
+
+def exposed_data_parallel_seconds(
+    shape: ModelShape, layout: Layout, cluster: Cluster, moved: Traffic, compute: ComputeTime, micro_batches: float
+) -> float:
+    """Return what the traffic adds to ``micro_batches`` passes of ``compute``."""
+    cost = overlap_cost(layout.engine, cluster.backend)
+    backward = compute.backward_seconds + compute.recompute_seconds
+    shown = moved.after
+    if moved.last_backward:
+        shown += exposed_seconds(moved.last_backward, backward, cost, tail_share(shape, layout))
+    if moved.forward or moved.backward:
+        # the first unit's gather and the last unit's scatter have nothing to run beside
+        edge = 1.0 / max(1, shape.num_layers)
+        one = exposed_seconds(moved.forward, compute.forward_seconds, cost, edge)
+        one += exposed_seconds(moved.backward, backward, cost, edge)
+        shown += micro_batches * one
+    return shown
+
+
+def total_seconds(moved: Traffic, micro_batches: float) -> float:
+    """Return all communication of a step, hidden or not."""
+    return micro_batches * (moved.forward + moved.backward) + moved.last_backward + moved.after

@@ -1,0 +1,78 @@
+"""Tensor, context, expert and pipeline parallelism: what they add to a step."""
+
+from __future__ import annotations
+
+import math
+
+from stratadvisor.costs import constants as fitted
+from stratadvisor.costs.collectives import all_gather_seconds, all_reduce_seconds, send_seconds
+from stratadvisor.costs.work import Placement
+from stratadvisor.schema.cluster import Cluster
+from stratadvisor.schema.layout import Layout
+from stratadvisor.schema.workload import ModelShape
+
+
+def per_micro_batch_seconds(
+    shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement, micro_batch_size: int
+) -> tuple[float, float]:
+    """Return (all, exposed) seconds of tensor, context and expert communication of one micro-batch on one stage.
+
+    Per layer two all-reduces of the activations forward and two backward, two more when the layer is recomputed
+    (Megatron-LM, arXiv:1909.08053, section 3); with sequence parallelism the same volume as gather and scatter.
+    """
+    if layout.model_parallel_degree == 1 and layout.expert_parallel_degree == 1:
+        return 0.0, 0.0
+    layers = shape.num_layers / layout.pipeline_parallel_degree
+    element = 4 if layout.precision == "fp32" else 2
+    tokens = micro_batch_size * layout.sequence_length / layout.context_parallel_degree
+    activations = element * tokens * shape.hidden_size
+    passes = 6 if layout.activation_checkpointing == "full" else 4
+    tensor = passes * layers * all_reduce_seconds(activations, placement.tensor, cluster)
+    keys = 2.0 * element * tokens * layout.context_parallel_degree * shape.key_value_width
+    keys /= layout.tensor_parallel_degree
+    # keys and values round the ring forward, again and with their gradients backward
+    context = 3 * layers * all_gather_seconds(keys, placement.context, cluster)
+    expert = 0.0
+    if layout.expert_parallel_degree > 1:
+        routed = activations * max(1, shape.num_experts_per_token) / layout.tensor_parallel_degree
+        crossing = layout.expert_parallel_degree * layout.tensor_parallel_degree > placement.ranks_per_node
+        share = (layout.expert_parallel_degree - 1) / layout.expert_parallel_degree
+        sparse = max(0, shape.num_layers - shape.num_dense_layers) / layout.pipeline_parallel_degree
+        expert = (
+            4 * sparse * send_seconds(routed * share, cluster, across_nodes=crossing, sharing=placement.ranks_per_node)
+        )
+    shown = tensor * fitted.TENSOR_PARALLEL_EXPOSED + context * fitted.CONTEXT_PARALLEL_EXPOSED + expert
+    return tensor + context + expert, shown
+
+
+def pipeline_seconds(
+    shape: ModelShape,
+    layout: Layout,
+    cluster: Cluster,
+    placement: Placement,
+    micro_batch_seconds: float,
+    head_seconds: float,
+    micro_batch_size: int,
+    micro_batches: float,
+) -> tuple[float, float]:
+    """Return (bubble, sends) that a pipeline adds to ``micro_batches`` passes of an even stage.
+
+    Fill and drain cost (p - 1) / v passes (Megatron-LM, arXiv:2104.04473, section 2.2); the stage with the most layers,
+    or the one with the output projection, sets the pace of all.
+    """
+    stages = layout.pipeline_parallel_degree
+    if stages == 1:
+        return 0.0, 0.0
+    even = shape.num_layers / stages
+    fullest = math.ceil(even) if even >= 1 else 1
+    pace = max(micro_batch_seconds * fullest / even, micro_batch_seconds * math.floor(even) / even + head_seconds)
+    if fullest == even:
+        pace = micro_batch_seconds + head_seconds
+    chunks = layout.virtual_pipeline_chunks
+    bubble = (stages - 1) / chunks * pace + micro_batches * (pace - micro_batch_seconds)
+    element = 4 if layout.precision == "fp32" else 2
+    message: float = element * micro_batch_size * layout.sequence_length * shape.hidden_size
+    message /= layout.context_parallel_degree * layout.tensor_parallel_degree
+    one = send_seconds(message, cluster, across_nodes=placement.stages_cross_nodes, sharing=placement.ranks_per_node)
+    sends = 2 * chunks * (micro_batches * fitted.PIPELINE_SEND_EXPOSED + stages - 1) * one
+    return bubble, sends

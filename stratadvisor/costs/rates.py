@@ -1,0 +1,159 @@
+"""What a device sustains: products by shape, attention, memory traffic, kernel launches."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from stratadvisor.catalog import devices as device_catalog
+from stratadvisor.costs import constants as fitted
+from stratadvisor.costs.memo import Memo
+from stratadvisor.schema.cluster import Device
+from stratadvisor.schema.layout import MixedPrecision
+
+ASSUMED_GPU_FLOPS = 2.0e13
+ASSUMED_CPU_FLOPS = 5.0e10
+ASSUMED_GPU_MEMORY_BANDWIDTH = 3.0e11
+ASSUMED_CPU_MEMORY_BANDWIDTH = 1.0e10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Sustained rates of a device in one number format."""
+
+    peak_flops_per_second: float
+    """What ``efficiency`` is a share of: the dense peak, or the measured rate where there is no peak."""
+    efficiency: float
+    """Share of it that large products reach in training."""
+    memory_bytes_per_second: float
+    launch_seconds: float
+    element_bytes: int
+    cpu: bool
+    by_edge: tuple[tuple[float, float], ...] = ()
+    """(log edge, rate) of measured square products, rising; a CPU's or a GPU's."""
+    basis: str = "catalog"
+    """measured, catalog or assumed: what the product rate rests on."""
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def sustained_flops_per_second(self) -> float:
+        """Rate of large products."""
+        return self.peak_flops_per_second * self.efficiency
+
+
+_RATES: Memo[Rates] = Memo(4096)
+
+
+def compute_format(precision: MixedPrecision, device: Device) -> str:
+    """Return the number format that products run in: 16 bit falls back to fp32 where the units do not take it."""
+    wanted = {"fp32": "fp32", "bf16": "bf16", "bf16_pure": "bf16", "fp16": "fp16"}[precision]
+    known = device.supports | set(device.measured_flops_per_second)
+    if wanted in known or device.kind == "cpu":
+        return wanted
+    return "fp32"
+
+
+def device_rates(device: Device, precision: MixedPrecision) -> Rates:
+    """Return the sustained rates of ``device``; a measured rate goes before the catalog, which goes before a guess."""
+    return _RATES.get((device,), precision, lambda: _device_rates(device, precision))
+
+
+def _device_rates(device: Device, precision: MixedPrecision) -> Rates:
+    cpu = device.kind == "cpu"
+    number_format = compute_format(precision, device)
+    element = 4 if precision == "fp32" else 2
+    assumptions: list[str] = []
+    measured = device.measured_flops_per_second.get(number_format)
+    if measured is None and cpu and number_format != "fp32":
+        measured = device.measured_flops_per_second.get("fp32")
+    peak = device.peak_flops_per_second.get(number_format)
+    if cpu:
+        peak, efficiency, basis = _cpu_peak(device, measured, assumptions)
+    else:
+        peak, efficiency, basis = _gpu_peak(device, number_format, peak, measured, assumptions)
+    bandwidth = device.memory_bandwidth_bytes_per_second
+    if bandwidth is None:
+        bandwidth = ASSUMED_CPU_MEMORY_BANDWIDTH if cpu else ASSUMED_GPU_MEMORY_BANDWIDTH
+        assumptions.append(f"the memory bandwidth of {device.name} is unknown; {bandwidth / 1e9:.0f} GB/s is assumed")
+    if device.origins.get("memory_bandwidth_bytes_per_second") != "measured":
+        bandwidth *= fitted.MEMORY_BANDWIDTH_SHARE
+    table = device.matmul_by_size.get(number_format) or (device.matmul_by_size.get("fp32") if cpu else None) or {}
+    by_edge = tuple((math.log(edge), rate) for edge, rate in sorted(table.items()) if edge > 0 and rate > 0)
+    return Rates(
+        peak_flops_per_second=peak,
+        efficiency=efficiency,
+        memory_bytes_per_second=bandwidth,
+        launch_seconds=fitted.CPU_OPERATION_SECONDS if cpu else fitted.KERNEL_LAUNCH_SECONDS,
+        element_bytes=element,
+        cpu=cpu,
+        by_edge=by_edge if cpu else (),
+        basis=basis,
+        assumptions=tuple(assumptions),
+    )
+
+
+def _cpu_peak(device: Device, measured: float | None, assumptions: list[str]) -> tuple[float, float, str]:
+    if measured is not None:
+        return measured, fitted.SUSTAINED_SHARE, "measured"
+    assumptions.append(f"the speed of {device.name} was not measured; {ASSUMED_CPU_FLOPS / 1e9:.0f} GFLOP/s is assumed")
+    return ASSUMED_CPU_FLOPS, 1.0, "assumed"
+
+
+def _gpu_peak(
+    device: Device, number_format: str, peak: float | None, measured: float | None, assumptions: list[str]
+) -> tuple[float, float, str]:
+    if measured is not None:
+        base = max(peak or 0.0, measured)
+        return base, measured / base * fitted.SUSTAINED_SHARE, "measured"
+    table = fitted.MATMUL_EFFICIENCY.get(device.architecture, fitted.MATMUL_EFFICIENCY["unknown"])
+    efficiency = table.get(number_format, table["half"])
+    if peak is None:
+        other = max(device.measured_flops_per_second.values(), default=None)
+        known = device.peak_flops_per_second.get("fp32")
+        guess = other or known or ASSUMED_GPU_FLOPS
+        assumptions.append(f"no {number_format} rate is known for {device.name}; {guess / 1e12:.0f} TFLOP/s is assumed")
+        return guess, efficiency, "assumed"
+    return peak, efficiency * _power_share(device), "catalog"
+
+
+def _power_share(device: Device) -> float:
+    """Return the clock's share when the power limit lies under the published one."""
+    spec = device_catalog.lookup(device.catalog_key or device.name)
+    if spec is None or device.power_watts is None or device.power_watts >= spec.power_watts:
+        return 1.0
+    return float((device.power_watts / spec.power_watts) ** fitted.POWER_EXPONENT)
+
+
+def _interpolate(table: tuple[tuple[float, float], ...], log_edge: float) -> float:
+    if log_edge <= table[0][0]:
+        # below the smallest measured edge the rate falls in proportion to the edge: fixed costs dominate
+        return table[0][1] * math.exp(log_edge - table[0][0])
+    if log_edge >= table[-1][0]:
+        return table[-1][1]
+    i = bisect_left(table, (log_edge, 0.0))
+    (x0, y0), (x1, y1) = table[i - 1], table[i]
+    return y0 + (y1 - y0) * (log_edge - x0) / (x1 - x0)
+
+
+def product_seconds(rates: Rates, rows: float, out_width: float, in_width: float) -> float:
+    """Return the time of one rows x in_width times in_width x out_width product."""
+    flops = 2.0 * rows * out_width * in_width
+    if flops <= 0:
+        return 0.0
+    if rates.by_edge:
+        smallest = min(rows, out_width, in_width)
+        edge = math.log(max(1.0, min((rows * out_width * in_width) ** (1 / 3), 4.0 * smallest)))
+        rate = _interpolate(rates.by_edge, edge) * fitted.SUSTAINED_SHARE
+    else:
+        full = fitted.FULL_EDGE
+        shape = 1.0
+        if out_width < full:
+            shape *= (out_width / full) ** fitted.WIDTH_EXPONENT
+        if in_width < full:
+            shape *= (in_width / full) ** fitted.DEPTH_EXPONENT
+        if rows < full:
+            shape *= (rows / full) ** fitted.TOKENS_EXPONENT
+        rate = rates.peak_flops_per_second * rates.efficiency * shape
+    moved = rates.element_bytes * (rows * out_width + rows * in_width + out_width * in_width)
+    return max(flops / rate, moved / rates.memory_bytes_per_second)
