@@ -69,15 +69,19 @@ def _energy(joules: float) -> str:
     return f"{joules / 3.6e6:.3g} kWh"
 
 
+def _number(count: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("ch") else "s")
+    return f"{count} {noun if count == 1 else plural}"
+
+
 def _group(group: NodeGroup) -> GroupFigures:
-    nodes = "1 node" if group.num_nodes == 1 else f"{group.num_nodes} nodes"
     available = "unknown"
     if group.memory_available_bytes is not None:
         available = f"{format_bytes(group.memory_available_bytes)} ({group.memory_available_origin})"
     return GroupFigures(
-        title=f"{nodes} of {group.devices_per_node} x {group.device_name}",
-        share=f"{group.batch_per_device} sequences a step in {group.gradient_accumulation_steps} micro-batches of"
-        f" up to {group.micro_batch_size}",
+        title=f"{_number(group.num_nodes, 'node')} of {group.devices_per_node} x {group.device_name}",
+        share=f"{_number(group.batch_per_device, 'sequence')} a step"
+        f" in {_number(group.gradient_accumulation_steps, 'micro-batch')} of up to {group.micro_batch_size}",
         memory=_span(group.memory_peak_bytes, format_bytes),
         available=available,
     )

@@ -14,12 +14,17 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRange:
-    """Consecutive node ranks of one group: ``first`` up to, not including, ``end``."""
+    """Consecutive node ranks of one group."""
 
     node_class: str
     first: int
-    end: int
+    last: int
     devices_per_node: int
+
+    @property
+    def ranks(self) -> str:
+        """The range in words."""
+        return f"{self.first} to {self.last}" if self.last > self.first else str(self.first)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +70,12 @@ def launch_facts(plan: Plan) -> Launch:
     lines: list[HostLine] = []
     names = [name for group in plan.groups for name in group.hostnames]
     for group in plan.groups:
-        first = ranges[-1].end if ranges else 0
+        first = ranges[-1].last + 1 if ranges else 0
         ranges.append(
             NodeRange(
                 node_class=group.node_class,
                 first=first,
-                end=first + group.num_nodes,
+                last=first + group.num_nodes - 1,
                 devices_per_node=group.devices_per_node,
             )
         )
@@ -84,7 +89,7 @@ def launch_facts(plan: Plan) -> Launch:
                     placeholder=not usable,
                 )
             )
-    num_nodes = ranges[-1].end
+    num_nodes = ranges[-1].last + 1
     shares = {
         (g.devices_per_node, g.micro_batch_size, g.gradient_accumulation_steps, g.batch_per_device) for g in plan.groups
     }

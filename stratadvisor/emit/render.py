@@ -24,7 +24,7 @@ if sys.version_info >= (3, 11):
 else:
     from importlib.abc import Traversable
 
-_MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#|~!$&])")
+_MARKDOWN_SPECIAL = re.compile(r"([\\`*\[\]<|~$#]|^[>+-])")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 
 

@@ -34,7 +34,7 @@ _LEARNING_RATES = (
     (13e9, 1e-4),
     (math.inf, 0.6e-4),
 )
-"""Parameters up to -> peak learning rate of Adam: table 2.1 of arXiv:2005.14165; first row: nanoGPT's smallest model."""
+"""Parameters up to -> peak learning rate of Adam: table 2.1 of arXiv:2005.14165; the first as nanoGPT."""
 _CHECKPOINT_SECONDS = 1800.0
 
 
