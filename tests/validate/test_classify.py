@@ -121,7 +121,7 @@ def test_signals_and_counters_tell_deaths_apart(how, code, kills, peak, kind):
 
 
 def test_a_rank_killed_under_torchrun_is_seen_in_its_report():
-    log = "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 77)\n  traceback : Signal 9 (SIGKILL) received by PID\n"
+    log = "  rank : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 7)\n  traceback : Signal 9 (SIGKILL) received by PID 7\n"
     cause = classify(ended(code=1, kills=2), log, small_plan())
     assert (cause.kind, cause.rank) == ("host_out_of_memory", 1)
 
