@@ -21,6 +21,8 @@ from stratadvisor.probe.torch_clock import open_device, wait
 CPU_MESSAGE_BYTES = (1024, 16 * 1024, 64 * 1024, 256 * 1024, 1024**2, 4 * 1024**2, 16 * 1024**2, 64 * 1024**2)
 GPU_MESSAGE_BYTES = (*CPU_MESSAGE_BYTES, 256 * 1024**2, 1024**3)
 QUICK_MESSAGE_BYTES = (1024, 64 * 1024, 1024**2)
+_PASSES = 3
+_MOST_PER_PASS = 20
 
 
 def _maximum(values: list[float], device: torch.device) -> list[float]:
@@ -43,26 +45,33 @@ def _repeat(message: torch.Tensor, times: int, device: torch.device) -> list[flo
 
 
 def sweep(device: torch.device, sizes: tuple[int, ...], budget_seconds: float) -> SweepTimes:
-    """Time all-reduces in the process group that is open, from small to large, within the budget."""
-    points: list[tuple[int, float]] = []
-    repetitions: list[int] = []
+    """Time all-reduces in the process group that is open, from small to large, within the budget.
+
+    The sizes are gone through several times, so that what disturbs the machine for a moment touches a few timings of
+    every size and not all timings of one.
+    """
+    messages: dict[int, torch.Tensor] = {}
+    times: dict[int, int] = {}
+    taken: dict[int, list[float]] = {}
     begin = time.perf_counter()
-    share = budget_seconds / len(sizes)
+    share = budget_seconds / len(sizes) / _PASSES
     for size in sizes:
-        message = torch.ones(size // 4, device=device) / dist.get_world_size()
-        first = min(_repeat(message, 2, device))
-        times = max(3, min(50, int(share / first)))
-        taken = _repeat(message, times, device)
-        points.append((size, statistics.median(taken)))
-        repetitions.append(times)
+        messages[size] = torch.ones(size // 4, device=device) / dist.get_world_size()
+        first = min(_repeat(messages[size], 2, device))
+        times[size] = max(1, min(_MOST_PER_PASS, int(share / first)))
+        taken[size] = _repeat(messages[size], times[size], device)
         used = _maximum([time.perf_counter() - begin], device)[0]
-        if used + 4 * 5 * points[-1][1] > budget_seconds:  # the next message is four times as large, run five times
+        # The next message is four times as large: a warm-up and as many runs as this one had, once more in every pass.
+        if used + 4 * taken[size][0] * (2 + _PASSES) + used * (_PASSES - 1) > 2 * budget_seconds:
             break
+    for _ in range(_PASSES - 1):
+        for size in taken:
+            taken[size] += _repeat(messages[size], times[size], device)
     return SweepTimes(
         backend=dist.get_backend(),
         world_size=dist.get_world_size(),
-        points=tuple(points),
-        repetitions=tuple(repetitions),
+        points=tuple((size, statistics.median(seconds)) for size, seconds in taken.items()),
+        repetitions=tuple(len(seconds) for seconds in taken.values()),
     )
 
 
