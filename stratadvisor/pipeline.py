@@ -27,11 +27,15 @@ from stratadvisor.units import parse_quantity
 
 if TYPE_CHECKING:
     from stratadvisor.schema.facts import Fact
+    from stratadvisor.schema.layout import Candidate
+    from stratadvisor.schema.rules import RuleOutcome
     from stratadvisor.schema.validation import RunConfigOutcome, ValidationResult
+    from stratadvisor.validate.launch import Limits
 
 Progress = Callable[[str, float | None], None]
 SOURCE_NAME = ".cluster-source"
 """Beside a bundle: which profile the plan came from, so that a calibration reaches it. Not part of the plan."""
+COMPARE_FOLDER = "compare"
 MAX_CALIBRATIONS = 200
 
 
@@ -238,12 +242,19 @@ def overlay_folders(given: tuple[Path, ...]) -> tuple[Path, ...]:
     return folders
 
 
-def recommend(profile: ClusterProfile, workload: Workload, *, overlays: tuple[Path, ...] = ()) -> Recommendation:
-    """Return the plan for a workload on a cluster.
+def recommend(
+    profile: ClusterProfile,
+    workload: Workload,
+    *,
+    overlays: tuple[Path, ...] = (),
+    strategy: str | None = None,
+) -> Recommendation:
+    """Return the plan for a workload on a cluster; ``strategy`` takes the place of the flowchart's choice of family.
 
     Raises:
         NoFeasiblePlanError: nothing fits.
         RuleError: the rules, with overlays, are wrong.
+        UsageError: no strategy of that name, or it does not apply to this cluster.
 
     """
     from stratadvisor import planner
@@ -263,6 +274,10 @@ def recommend(profile: ClusterProfile, workload: Workload, *, overlays: tuple[Pa
     candidates = planner.enumerate_candidates(view.cluster, workload)
     facts = derive_facts.derive_facts(profile, view.cluster, workload, candidates)
     outcome = walk.walk(ruleset, facts, derive_facts.SPECS)
+    warnings = view.warnings
+    if strategy is not None:
+        candidates, outcome, said = _forced(strategy, candidates, outcome)
+        warnings += said
     provenance = Provenance(
         stratadvisor_version=__version__,
         profile_digest=store.digest(profile),
@@ -273,9 +288,31 @@ def recommend(profile: ClusterProfile, workload: Workload, *, overlays: tuple[Pa
     plan = planner.choose(
         view.cluster, workload, candidates, outcome, provenance=provenance, assumptions=view.assumptions
     )
-    if view.warnings:
-        plan = plan.model_copy(update={"warnings": view.warnings + plan.warnings})
+    if warnings:
+        plan = plan.model_copy(update={"warnings": warnings + plan.warnings})
     return Recommendation(plan=plan, profile=profile, facts=facts)
+
+
+def _forced(
+    strategy: str, candidates: tuple[Candidate, ...], outcome: RuleOutcome
+) -> tuple[tuple[Candidate, ...], RuleOutcome, tuple[str, ...]]:
+    """Keep the candidates of one strategy, and let the flowchart's family and memory limits give way to it."""
+    from stratadvisor.strategies import STRATEGIES
+
+    if strategy not in STRATEGIES:
+        raise UsageError(f"--strategy {strategy[:40]!r} is not one of {', '.join(STRATEGIES)}")
+    kept = tuple(c for c in candidates if c.strategy == strategy)
+    if not kept:
+        raise UsageError(
+            f"--strategy {strategy} does not apply to this cluster and model",
+            hint="explain --why-not shows why, for a plan without --strategy",
+        )
+    chosen = outcome.settings.get("family")
+    family = STRATEGIES[strategy].family
+    bounds = ("family", "minimum_sharding", "offload_allowed", "checkpointing_allowed")
+    settings = {k: v for k, v in outcome.settings.items() if k not in bounds} | {"family": family}
+    said = () if chosen == family else (f"--strategy {strategy} was asked for; the flowchart chose {chosen}",)
+    return kept, outcome.model_copy(update={"settings": settings}), said
 
 
 def write_bundle(
@@ -359,32 +396,30 @@ def _run_alternatives(
     number: int,
     steps: int,
     data: Path | None,
-    limits: object,
+    limits: Limits,
     progress: Progress | None,
 ) -> tuple[list[ValidationResult], list[str]]:
-    """Plan, write and run the best feasible runners-up in folders below the bundle."""
-    from stratadvisor import planner
-    from stratadvisor.derive import cluster as derive_cluster
+    """Plan, write and run the best feasible runners-up in folders below the bundle, with the plan's own batch."""
     from stratadvisor.validate import run
 
-    assert isinstance(limits, run.Limits)
-    view = derive_cluster.planning_view(profile)
-    candidates = planner.enumerate_candidates(view.cluster, plan.workload)
-    others = [a.strategy for a in plan.alternatives if a.feasible and a.strategy != plan.strategy]
+    workload = plan.workload.model_copy(update={"global_batch_size": plan.batch.global_batch_size})
+    others = [a for a in plan.alternatives if a.feasible and a.strategy != plan.strategy]
+    others.sort(key=lambda a: a.relative_to_choice or float("inf"))
+    names = list(dict.fromkeys(a.strategy for a in others))[:number]
     results: list[ValidationResult] = []
-    notes: list[str] = []
-    for strategy in dict.fromkeys(others):
-        if len(results) == number:
-            break
-        chosen = planner.plan_for_strategy(view.cluster, plan, candidates, strategy)
-        folder = directory / "compare" / strategy
+    notes = [] if len(names) == number else [f"only {len(names)} other strategies fit"]
+    for name in names:
+        try:
+            chosen = recommend(profile, workload, strategy=name)
+        except StratadvisorError as problem:
+            notes.append(f"{name} is not run: {problem.message}")
+            continue
+        folder = directory / COMPARE_FOLDER / name
         folder.mkdir(parents=True, exist_ok=True)
-        write_bundle(Recommendation(plan=chosen, profile=profile, facts={}), folder, force=True)
+        write_bundle(chosen, folder, force=True)
         results.append(
-            run.run_bundle(folder, chosen, profile, steps=steps, data=data, limits=limits, progress=progress)
+            run.run_bundle(folder, chosen.plan, profile, steps=steps, data=data, limits=limits, progress=progress)
         )
-    if len(results) < number:
-        notes.append(f"only {len(results)} other strategies fit this machine")
     return results, notes
 
 

@@ -36,9 +36,7 @@ def recommend(
     global_batch_tokens: Annotated[
         str | None, typer.Option("--global-batch-tokens", help="The same in tokens: 4M, 524288.")
     ] = None,
-    total_tokens: Annotated[
-        str | None, typer.Option("--total-tokens", help="Length of the run: 140B, 20M.")
-    ] = None,
+    total_tokens: Annotated[str | None, typer.Option("--total-tokens", help="Length of the run: 140B, 20M.")] = None,
     optimizer: Annotated[str, typer.Option("--optimizer", help="adamw, adamw8bit, adafactor, sgd, muon.")] = "adamw",
     precision: Annotated[str, typer.Option("--precision", help="auto, fp32, bf16, fp16.")] = "auto",
     objective: Annotated[str, typer.Option("--objective", help="time, cost or energy.")] = "time",
@@ -46,6 +44,9 @@ def recommend(
     max_staleness: Annotated[
         int, typer.Option("--max-staleness", min=0, max=10_000, help="Largest accepted gradient delay; 0: exact only.")
     ] = 64,
+    strategy: Annotated[
+        str | None, typer.Option("--strategy", help="Plan this strategy instead of the flowchart's choice.")
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the bundle.")] = DEFAULT_BUNDLE,
     no_write: Annotated[bool, typer.Option("--no-write", help="Answer only; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files of the bundle that were edited.")] = False,
@@ -79,7 +80,7 @@ def recommend(
     if profile is None:
         note("no --cluster or --gpus: measuring this machine first")
         profile = pipeline.probe_node(progress=progress_line())
-    result = pipeline.recommend(profile, workload, overlays=overlays)
+    result = pipeline.recommend(profile, workload, overlays=overlays, strategy=strategy)
     verdicts: tuple[tuple[str, str], ...] = ()
     if not no_write:
         verdicts = pipeline.write_bundle(result, output, force=force, overlays=overlays, source=cluster)
