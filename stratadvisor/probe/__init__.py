@@ -1,6 +1,6 @@
 """What is looked at and measured on a node: one line per sub-probe, in the order they run.
 
-A target is ``module:function`` of this package and is imported in a child process only, so that reading this table
+A target is imported in a child process only, so that reading this table
 costs nothing and no sub-probe can take the tool down.
 """
 
@@ -16,7 +16,7 @@ class Probe:
     title: str
     """What people read while it runs."""
     target: str
-    """``module:function`` below ``stratadvisor.probe``."""
+    """``package.module:function``."""
     requires: tuple[str, ...] = ()
     """Sub-probes whose results it starts from."""
     limit_seconds: float
@@ -29,40 +29,69 @@ _HOST = ("host_cpu", "host_memory", "nvml", "rocm")
 _DEVICES = ("torch_devices",)
 
 PROBES: dict[str, Probe] = {
-    "host_cpu": Probe(title="processors", target="host_cpu:collect", limit_seconds=10),
-    "host_memory": Probe(title="host memory", target="host_memory:collect", limit_seconds=10),
-    "nics": Probe(title="network interfaces", target="nics:collect", limit_seconds=10),
-    "software": Probe(title="software versions", target="software:collect", limit_seconds=15),
-    "nvml": Probe(title="NVIDIA devices", target="nvml:collect", limit_seconds=20),
-    "rocm": Probe(title="AMD devices", target="rocm:collect", limit_seconds=25),
+    "host_cpu": Probe(title="processors", target="stratadvisor.probe.host_cpu:collect", limit_seconds=10),
+    "host_memory": Probe(title="host memory", target="stratadvisor.probe.host_memory:collect", limit_seconds=10),
+    "nics": Probe(title="network interfaces", target="stratadvisor.probe.nics:collect", limit_seconds=10),
+    "software": Probe(title="software versions", target="stratadvisor.probe.software:collect", limit_seconds=15),
+    "nvml": Probe(title="NVIDIA devices", target="stratadvisor.probe.nvml:collect", limit_seconds=20),
+    "rocm": Probe(title="AMD devices", target="stratadvisor.probe.rocm:collect", limit_seconds=25),
     "torch_devices": Probe(
-        title="devices torch can use", target="torch_devices:collect", requires=_HOST, limit_seconds=25
+        title="devices torch can use",
+        target="stratadvisor.probe.torch_devices:collect",
+        requires=_HOST,
+        limit_seconds=25,
     ),
     "compute": Probe(
-        title="matrix products", target="compute:measure", requires=_DEVICES, limit_seconds=20, budget_seconds=4.0
+        title="matrix products",
+        target="stratadvisor.probe.compute:measure",
+        requires=_DEVICES,
+        limit_seconds=20,
+        budget_seconds=4.0,
     ),
     "collectives": Probe(
-        title="all-reduce", target="collectives:measure", requires=_DEVICES, limit_seconds=25, budget_seconds=3.5
+        title="all-reduce",
+        target="stratadvisor.probe.collectives:measure",
+        requires=_DEVICES,
+        limit_seconds=25,
+        budget_seconds=3.5,
     ),
     "memory_bandwidth": Probe(
         title="memory bandwidth",
-        target="memory_bandwidth:measure",
+        target="stratadvisor.probe.memory_bandwidth:measure",
         requires=_DEVICES,
         limit_seconds=15,
         budget_seconds=1.0,
     ),
     "host_link": Probe(
-        title="host link", target="host_link:measure", requires=_DEVICES, limit_seconds=15, budget_seconds=0.5
+        title="host link",
+        target="stratadvisor.probe.host_link:measure",
+        requires=_DEVICES,
+        limit_seconds=15,
+        budget_seconds=0.5,
     ),
     "pairs": Probe(
-        title="device pairs", target="pairs:measure", requires=_DEVICES, limit_seconds=20, budget_seconds=3.0
+        title="device pairs",
+        target="stratadvisor.probe.pairs:measure",
+        requires=_DEVICES,
+        limit_seconds=20,
+        budget_seconds=3.0,
     ),
     "data_feed": Probe(
-        title="data loader", target="data_feed:measure", requires=_DEVICES, limit_seconds=20, budget_seconds=2.5
+        title="data loader",
+        target="stratadvisor.probe.data_feed:measure",
+        requires=_DEVICES,
+        limit_seconds=20,
+        budget_seconds=2.5,
     ),
-    "storage": Probe(title="storage", target="storage:measure", limit_seconds=15, budget_seconds=2.5),
+    "storage": Probe(
+        title="storage", target="stratadvisor.probe.storage:measure", limit_seconds=15, budget_seconds=2.5
+    ),
     "stability": Probe(
-        title="steadiness", target="stability:measure", requires=_DEVICES, limit_seconds=12, budget_seconds=2.5
+        title="steadiness",
+        target="stratadvisor.probe.stability:measure",
+        requires=_DEVICES,
+        limit_seconds=12,
+        budget_seconds=2.5,
     ),
 }
 """Name -> sub-probe, in run order: what is least needed comes last, because it is left out when time runs short."""

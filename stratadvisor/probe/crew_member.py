@@ -42,10 +42,10 @@ def one_line(error: BaseException) -> str:
 
 
 def answer(target: str, settings: dict[str, Any]) -> tuple[str, Any, str]:
-    """Run ``module:function`` of this package and return (status, value, reason)."""
+    """Run ``package.module:function`` and return (status, value, reason)."""
     module_name, function_name = target.split(":")
     try:
-        function = getattr(importlib.import_module(f"stratadvisor.probe.{module_name}"), function_name)
+        function = getattr(importlib.import_module(module_name), function_name)
         return "ok", function(**settings), ""
     except UnsupportedHereError as problem:
         return "unsupported", None, one_line(problem)

@@ -99,6 +99,7 @@ def _same_uuid(one: str, other: str) -> bool:
 def accelerator_lanes(devices: tuple[DeviceProfile, ...], found: TorchDevices) -> tuple[Lane, ...]:
     """Match the driver's devices with torch's: by UUID, else by position where both list equally many."""
     lanes: list[Lane] = []
+    devices = tuple(device for device in devices if device.kind == found.kind)
     for position, device in enumerate(devices):
         if device.healthy is False:
             continue

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
-import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,25 +11,14 @@ from typing import Any
 from stratadvisor.errors import ProbeError
 from stratadvisor.probe import PROBES, assemble
 from stratadvisor.probe.crew import Crew
-from stratadvisor.probe.found import PairRate, TorchDevices
 from stratadvisor.probe.judge import judge
-from stratadvisor.probe.lanes import (
-    Lane,
-    accelerator_lanes,
-    cpu_devices,
-    cpu_lanes,
-    threads_per_lane,
-    torch_only_device,
-    usable_cores,
-)
 from stratadvisor.probe.looker import Looker, Progress, selection
+from stratadvisor.probe.measuring import Measuring
 from stratadvisor.probe.verdicts import host_verdicts
-from stratadvisor.schema.base import Reading, measured, unknown
+from stratadvisor.schema.base import unknown
 from stratadvisor.schema.profile import (
     ClusterProfile,
-    CollectiveSweep,
     CpuProfile,
-    DataFeedProfile,
     DeviceLink,
     DeviceProfile,
     HostMemoryProfile,
@@ -39,12 +26,7 @@ from stratadvisor.schema.profile import (
     NodeProfile,
     Observation,
     SoftwareProfile,
-    StorageProfile,
-    Verdict,
 )
-
-_ACCELERATOR_STRIKES, _CPU_STRIKES = 1, 2
-"""A device whose process hung or died this often is asked no more; a CPU rank may have met a busy machine once."""
 
 
 def probe_node(
@@ -67,8 +49,7 @@ def probe_node(
     if storage_path is not None and not storage_path.exists():
         raise ProbeError(f"the storage path {storage_path} does not exist", hint="name a directory or a file to read")
     looker = Looker(names, time_limit_seconds, quick=quick, progress=progress)
-    node = _NodeProbe(looker, storage_path)
-    profile = node.run()
+    profile = _probe(looker, storage_path)
     if progress is not None:
         progress("done", 1.0)
     tried = [o for o in profile.observations if o.status not in ("skipped", "unsupported")]
@@ -77,55 +58,76 @@ def probe_node(
     return profile
 
 
-class _NodeProbe:
-    """One run over one node: what was found so far."""
+def _probe(looker: Looker, storage_path: Path | None) -> ClusterProfile:
+    """Read, measure, assemble, judge."""
+    hostname = socket.gethostname() or "localhost"
+    host = _Reading(looker)
+    host.run()
+    found = Measuring(
+        looker, hostname, storage_path, cpu=host.cpu, memory=host.memory, devices=host.devices, links=host.links
+    )
+    found.run()
+    for name in PROBES:
+        if not looker.wanted(name):
+            looker.note(name, "skipped", "left out on request")
+    intra = unknown(looker.reasons["collectives"] or "not measured")
+    if found.sweeps:
+        intra = found.sweeps[0].bus_bandwidth_bytes_per_second
+    node = NodeProfile(
+        hostname=hostname,
+        devices=found.devices,
+        links=found.links,
+        cpu=host.cpu,
+        host_memory=found.memory,
+        nics=host.nics,
+        storage=found.storage,
+        data_feed=found.data_feed,
+        software=host.software,
+        network_bytes_per_second=assemble.network_reading(host.nics),
+        intra_node_bytes_per_second=intra,
+        speed_variation=found.variation,
+    )
+    profile = ClusterProfile(
+        name=hostname,
+        captured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        nodes=(node,),
+        collectives=found.sweeps,
+        observations=tuple(looker.observations),
+    )
+    verdicts = (*found.verdicts, *host_verdicts(node), *judge(profile))
+    return profile.model_copy(update={"verdicts": verdicts})
 
-    def __init__(self, looker: Looker, storage_path: Path | None) -> None:
+
+class _Reading:
+    """What is read without measuring; its public attributes are the result."""
+
+    def __init__(self, looker: Looker) -> None:
         self._looker = looker
-        self._storage_path = storage_path
-        self._hostname = socket.gethostname() or "localhost"
-        self._cpu = CpuProfile()
-        self._memory = HostMemoryProfile()
-        self._nics: tuple[NicProfile, ...] = ()
-        self._software = SoftwareProfile()
-        self._devices: tuple[DeviceProfile, ...] = ()
-        self._links: tuple[DeviceLink, ...] = ()
-        self._lanes: tuple[Lane, ...] = ()
-        self._no_lanes = ""
-        self._storage: tuple[StorageProfile, ...] = ()
-        self._data_feed = DataFeedProfile()
-        self._sweeps: tuple[CollectiveSweep, ...] = ()
-        self._variation = unknown("not measured")
-        self._verdicts: list[Verdict] = []
+        self.cpu = CpuProfile()
+        self.memory = HostMemoryProfile()
+        self.nics: tuple[NicProfile, ...] = ()
+        self.software = SoftwareProfile()
+        self.devices: tuple[DeviceProfile, ...] = ()
+        self.links: tuple[DeviceLink, ...] = ()
 
-    def run(self) -> ClusterProfile:
-        """Look, measure, assemble, judge."""
-        self._read()
-        if importlib.util.find_spec("torch") is None:
-            self._without_torch()
-        else:
-            self._measure()
-        for name in PROBES:
-            if not self._looker.wanted(name):
-                self._looker.note(name, "skipped", "left out on request")
-        return self._profile()
-
-    # reading
-
-    def _read(self) -> None:
+    def run(self) -> None:
         with Crew(1) as crew:
             environ = dict(os.environ)
             root = Path("/")
-            self._cpu = self._one("host_cpu", crew, {"root": root, "environ": environ}) or CpuProfile()
-            self._memory = self._one("host_memory", crew, {"root": root}) or HostMemoryProfile()
-            self._nics = self._one("nics", crew, {"root": root}) or ()
-            self._software = self._one("software", crew, {}) or SoftwareProfile()
+            self.cpu = self._one("host_cpu", crew, {"root": root, "environ": environ}) or CpuProfile()
+            self.memory = self._one("host_memory", crew, {"root": root}) or HostMemoryProfile()
+            self.nics = self._one("nics", crew, {"root": root}) or ()
+            self.software = self._one("software", crew, {}) or SoftwareProfile()
             for name, settings in (("nvml", {"environ": environ}), ("rocm", {})):
                 found = self._one(name, crew, settings)
                 if found is not None:
                     devices, links, observations = found
-                    self._devices += tuple(devices)
-                    self._links += tuple(links)
+                    first = len(self.devices)  # cards of two vendors in one node: the second vendor's come after
+                    self.devices += tuple(d.model_copy(update={"index": d.index + first}) for d in devices)
+                    self.links += tuple(
+                        link.model_copy(update={"device_a": link.device_a + first, "device_b": link.device_b + first})
+                        for link in links
+                    )
                     self._replace_note(name, tuple(observations))
 
     def _one(self, name: str, crew: Crew, settings: dict[str, Any]) -> Any:
@@ -137,223 +139,3 @@ class _NodeProbe:
             seconds = self._looker.observations.pop().duration_seconds
             for observation in observations:
                 self._looker.note(name, observation.status, observation.reason, seconds)
-
-    # measuring
-
-    def _without_torch(self) -> None:
-        reason = "torch is not installed, and it does the measuring"
-        if not self._devices:
-            self._devices = cpu_devices(self._cpu, self._memory)
-        with Crew(1) as crew:
-            self._measure_storage(crew)
-        for name, probe in PROBES.items():
-            if self._looker.wanted(name) and "torch_devices" in (name, *probe.requires):
-                self._looker.note(name, "unsupported", reason)
-
-    def _measure(self) -> None:
-        cores = usable_cores(self._cpu)
-        expected = len(self._devices) or len(cpu_devices(self._cpu, self._memory))
-        with Crew(1, threads_per_lane(cores, expected)) as crew, tempfile.TemporaryDirectory() as folder:
-            found: TorchDevices | None = self._one("torch_devices", crew, {})
-            self._choose_lanes(found)
-            crew.grow(len(self._lanes))
-            threads = threads_per_lane(cores, len(self._lanes))
-            self._measure_compute(crew, threads)
-            self._measure_collectives(crew, threads, Path(folder) / "rendezvous")
-            self._measure_memory(crew, threads, cores)
-            self._measure_links(crew, threads)
-            feed = self._one("data_feed", crew, {"threads": threads, "usable_cores": cores})
-            self._data_feed = assemble.data_feed_profile(feed, self._looker.reasons["data_feed"])
-            self._measure_storage(crew)
-            self._measure_stability(crew, threads)
-
-    def _choose_lanes(self, found: TorchDevices | None) -> None:
-        listed = found is not None and bool(found.devices)
-        if not self._devices and found is not None and listed:
-            self._devices = tuple(torch_only_device(device, found.kind) for device in found.devices)
-        if self._devices and found is not None and listed:
-            self._lanes = accelerator_lanes(self._devices, found)
-            self._no_lanes = "torch lists none of the accelerators that the driver lists"
-        elif self._devices:
-            self._no_lanes = found.reason if found is not None else self._looker.reasons["torch_devices"]
-            if found is not None:
-                self._verdicts.append(assemble.torch_verdict(self._hostname, len(self._devices), found.reason))
-        else:
-            self._devices = cpu_devices(self._cpu, self._memory)
-            self._lanes = cpu_lanes(self._devices)
-
-    def _members(self) -> dict[int, Lane]:
-        """Return the lanes still asked, by crew member."""
-        return {
-            member: lane
-            for member, lane in enumerate(self._lanes)
-            if self._looker.lost(member) < (_CPU_STRIKES if lane.kind == "cpu" else _ACCELERATOR_STRIKES)
-        }
-
-    def _labels(self) -> dict[int, str]:
-        return {member: f"device {lane.device_index}" for member, lane in enumerate(self._lanes)}
-
-    def _lanes_or_note(self, name: str) -> dict[int, Lane]:
-        """Return the lanes for a sub-probe; where there are none, the observation says why."""
-        members = self._members()
-        if not members and self._looker.wanted(name):
-            self._looker.note(name, "unsupported", self._no_lanes or "no device answered the measurements before")
-        return members
-
-    @property
-    def _together(self) -> str:
-        return f"{len(self._lanes)} devices at once" if len(self._lanes) > 1 else "one device"
-
-    def _update(self, changes: dict[int, DeviceProfile]) -> None:
-        self._devices = tuple(changes.get(device.index, device) for device in self._devices)
-
-    def _by_device(self, values: dict[int, Any]) -> dict[int, Any]:
-        return {self._lanes[member].device_index: value for member, value in values.items()}
-
-    def _measure_compute(self, crew: Crew, threads: int) -> None:
-        members = self._lanes_or_note("compute")
-        settings = {
-            m: {"device": lane.torch_name, "threads": threads, "kind": lane.kind, "capability": lane.capability}
-            for m, lane in members.items()
-        }
-        values = self._look("compute", crew, settings)
-        how = (
-            f"{threads} thread(s) each, {self._together}"
-            if self._lanes and self._lanes[0].kind == "cpu"
-            else self._together
-        )
-        reason = self._looker.reasons["compute"]
-        self._update({d.index: assemble.with_compute(d, values.get(d.index), how, reason) for d in self._devices})
-
-    def _look(self, name: str, crew: Crew, settings: dict[int, Any], *, in_turn: bool = False) -> dict[int, Any]:
-        """Return values by DeviceProfile.index."""
-        if not settings:
-            return {}
-        return self._by_device(self._looker.look(name, crew, settings, labels=self._labels(), in_turn=in_turn))
-
-    def _measure_collectives(self, crew: Crew, threads: int, store: Path) -> None:
-        members = self._lanes_or_note("collectives")
-        settings = {
-            member: {
-                "device": lane.torch_name,
-                "threads": threads,
-                "rank": rank,
-                "world_size": len(members),
-                "store_file": str(store),
-                "limit_seconds": PROBES["collectives"].limit_seconds,
-                "memory_bytes": lane.memory_free_bytes,
-            }
-            for rank, (member, lane) in enumerate(members.items())
-        }
-        values = self._look("collectives", crew, settings)
-        if values:
-            self._sweeps = (assemble.sweep_profile(next(iter(values.values())), f"{len(members)} ranks of this node"),)
-
-    def _measure_memory(self, crew: Crew, threads: int, cores: float) -> None:
-        members = self._members()
-        settings = {
-            m: {"device": lane.torch_name, "threads": threads, "memory_bytes": lane.memory_free_bytes}
-            for m, lane in members.items()
-        }
-        on_cpu = bool(self._lanes) and self._lanes[0].kind == "cpu"
-        values = self._look("memory_bandwidth", crew, settings)
-        reason = self._looker.reasons["memory_bandwidth"] if settings else self._no_lanes
-        self._update(
-            {
-                d.index: d.model_copy(
-                    update={
-                        "memory_bandwidth_bytes_per_second": assemble.memory_reading(
-                            values.get(d.index), self._together, reason
-                        )
-                    }
-                )
-                for d in self._devices
-            }
-        )
-        host: Reading
-        if on_cpu:
-            total = sum(rate.bytes_per_second for rate in values.values())
-            complete = len(values) == len(self._lanes)
-            host = measured(total, f"sum over {self._together}") if complete else unknown(reason)
-        else:
-            whole = {"device": "cpu", "threads": threads_per_lane(cores, 1)}
-            available = self._memory.available_bytes.value
-            alone = self._looker.look("memory_bandwidth", crew, {0: {**whole, "memory_bytes": available}})
-            host = assemble.memory_reading(alone.get(0), "all cores", self._looker.reasons["memory_bandwidth"])
-        self._memory = self._memory.model_copy(update={"bandwidth_bytes_per_second": host})
-
-    def _measure_links(self, crew: Crew, threads: int) -> None:
-        members = self._lanes_or_note("host_link")
-        settings = {m: {"device": lane.torch_name, "threads": threads} for m, lane in members.items()}
-        values = self._look("host_link", crew, settings, in_turn=True)
-        reason = self._looker.reasons["host_link"]
-        self._update(
-            {d.index: assemble.with_host_link(d, values.get(d.index), reason) for d in self._devices if d.kind != "cpu"}
-        )
-        members = self._lanes_or_note("pairs")
-        if members:
-            torch_index = {
-                int(lane.torch_name.partition(":")[2]): lane.device_index
-                for lane in members.values()
-                if lane.kind != "cpu"
-            }
-            first = min(members)
-            request = {first: {"devices": tuple(torch_index), "threads": threads}}
-            rates: list[PairRate] = self._looker.look("pairs", crew, request).get(first, [])
-            self._links = tuple(assemble.with_pairs(self._links, rates, torch_index))
-            self._verdicts += assemble.pair_verdicts(rates, torch_index, self._hostname)
-
-    def _measure_storage(self, crew: Crew) -> None:
-        place = self._storage_path or _writable_place()
-        rates = self._one("storage", crew, {"path": str(place)})
-        if rates is not None:
-            self._storage = (assemble.storage_profile(rates),)
-        elif self._looker.wanted("storage"):
-            nothing = unknown(self._looker.reasons["storage"])
-            self._storage = (
-                StorageProfile(
-                    path=str(place), free_bytes=nothing, read_bytes_per_second=nothing, write_bytes_per_second=nothing
-                ),
-            )
-
-    def _measure_stability(self, crew: Crew, threads: int) -> None:
-        members = self._lanes_or_note("stability")
-        settings = {m: {"device": lane.torch_name, "threads": threads} for m, lane in members.items()}
-        values = self._look("stability", crew, settings)
-        self._variation = assemble.variation_reading(values, self._looker.reasons["stability"])
-
-    # the result
-
-    def _profile(self) -> ClusterProfile:
-        intra = unknown(self._looker.reasons["collectives"] or "not measured")
-        if self._sweeps:
-            intra = self._sweeps[0].bus_bandwidth_bytes_per_second
-        node = NodeProfile(
-            hostname=self._hostname,
-            devices=self._devices,
-            links=self._links,
-            cpu=self._cpu,
-            host_memory=self._memory,
-            nics=self._nics,
-            storage=self._storage,
-            data_feed=self._data_feed,
-            software=self._software,
-            network_bytes_per_second=assemble.network_reading(self._nics),
-            intra_node_bytes_per_second=intra,
-            speed_variation=self._variation,
-        )
-        profile = ClusterProfile(
-            name=self._hostname,
-            captured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            nodes=(node,),
-            collectives=self._sweeps,
-            observations=tuple(self._looker.observations),
-        )
-        verdicts = (*self._verdicts, *host_verdicts(node), *judge(profile))
-        return profile.model_copy(update={"verdicts": verdicts})
-
-
-def _writable_place() -> Path:
-    """Return the working directory, where data and checkpoints tend to lie, or the temporary one."""
-    here = Path.cwd()
-    return here if os.access(here, os.W_OK) else Path(tempfile.gettempdir())
