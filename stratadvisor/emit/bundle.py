@@ -46,6 +46,7 @@ def render_bundle(
     manifest = load_manifest(name, overlays)
     _check_supported(plan, name, manifest, overlays)
     launch = launch_facts(plan)
+    config = train_config(plan)
     context = {
         "plan": plan,
         "profile": profile,
@@ -55,7 +56,7 @@ def render_bundle(
         "requires": dict(sorted(manifest.requires.items())),
         "launch": launch,
         "figures": figures(plan),
-        "train_config": train_config(plan),
+        "train_config": config,
         "plan_digest": store.digest(plan),
     }
     environment = make_environment(overlays)
@@ -73,7 +74,7 @@ def render_bundle(
         EmittedFile(path=PLAN_NAME, content=store.dump(plan), format="json"),
         EmittedFile(path=CLUSTER_NAME, content=store.dump(profile), format="json"),
         *rendered,
-        *runtime_files([file for file in rendered if file.format == "python"]),
+        *runtime_files([file for file in rendered if file.format == "python"], str(config["engine"])),
     ]
     for file in files:
         check_file(file)

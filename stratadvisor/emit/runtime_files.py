@@ -1,4 +1,4 @@
-"""The runtime modules that a training program imports, directly or through each other, copied for the bundle."""
+"""The runtime modules that a bundle needs: what its program and its engine import, directly or through each other."""
 
 from __future__ import annotations
 
@@ -47,8 +47,23 @@ def _imports(tree: ast.Module, package: str | None) -> set[str]:
     return found
 
 
-def needed_modules(program: str, path: str) -> tuple[str, ...]:
-    """Return the names of the runtime modules that ``program`` (its text) needs, sorted, ``__init__`` among them.
+def engine_module(engine: str) -> str:
+    """Return the module of an engine: runtime/engine.py keeps the table and loads modules by name.
+
+    Raises:
+        EmitError: the table lacks the engine.
+
+    """
+    for node in parse_python(_sources()["engine"]).body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "CLASSES" for t in node.targets):
+            table: dict[str, tuple[str, str]] = ast.literal_eval(node.value)
+            if engine in table:
+                return table[engine][0]
+    raise EmitError(f"the training program has no engine {engine!r}")
+
+
+def needed_modules(program: str, path: str, engine: str) -> tuple[str, ...]:
+    """Return the names of the runtime modules that ``program`` (its text) needs to run ``engine``, sorted.
 
     Raises:
         EmitError: the program is not Python, or imports a runtime module that does not exist.
@@ -60,6 +75,8 @@ def needed_modules(program: str, path: str) -> tuple[str, ...]:
         raise EmitError(f"{path} would not be valid python: {problem}") from None
     sources = _sources()
     waiting = sorted(_imports(tree, RUNTIME_FOLDER))
+    if waiting:
+        waiting.append(engine_module(engine))
     needed: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -72,9 +89,9 @@ def needed_modules(program: str, path: str) -> tuple[str, ...]:
     return ("__init__", *sorted(needed - {"__init__"})) if needed else ()
 
 
-def runtime_files(programs: list[EmittedFile]) -> tuple[EmittedFile, ...]:
+def runtime_files(programs: list[EmittedFile], engine: str) -> tuple[EmittedFile, ...]:
     """Return copies of the runtime modules that the Python files of a bundle need."""
-    names = {name for program in programs for name in needed_modules(program.content, program.path)}
+    names = {name for program in programs for name in needed_modules(program.content, program.path, engine)}
     return tuple(
         EmittedFile(path=f"{RUNTIME_FOLDER}/{name}.py", content=_sources()[name], format="python")
         for name in sorted(names)
