@@ -1,0 +1,92 @@
+"""The candidates beside the choice: the best of every other strategy, and the best on other devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from stratadvisor.planner import ranking
+from stratadvisor.schema.cluster import Cluster
+from stratadvisor.schema.layout import Candidate
+from stratadvisor.schema.plan import Alternative, Interval
+from stratadvisor.schema.workload import Workload
+from stratadvisor.strategies import STRATEGIES
+
+
+def alternatives(
+    chosen: Candidate,
+    admitted: tuple[Candidate, ...],
+    others: tuple[Candidate, ...],
+    refused: tuple[tuple[Candidate, str], ...],
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    finish: Callable[[Candidate], Candidate],
+) -> tuple[Alternative, ...]:
+    """Return what was passed over: those that fit by predicted time, then those that do not by what they lack.
+
+    ``finish`` applies to each what the choice gets once it is chosen (a compiled model), so that they compare.
+    """
+    inside = {id(c) for c in admitted}
+    broken = {id(c): reason for c, reason in refused}
+    found: list[Candidate] = []
+    everything = (*admitted, *others, *(c for c, _ in refused))
+    for name in STRATEGIES:
+        own = [c for c in everything if c.strategy == name]
+        allowed = [c for c in own if id(c) not in broken]
+        best = (
+            ranking.best(allowed, cluster, workload.objective)
+            or ranking.best(own, cluster, workload.objective)
+            or ranking.closest(own)
+        )
+        if best is not None and name != chosen.strategy:
+            found.append(best)
+    elsewhere = _on_other_devices(chosen, (*admitted, *others), found, cluster, workload)
+    if elsewhere is not None:
+        found.append(elsewhere)
+    found.sort(key=lambda c: (not c.feasible, c.run_seconds.likely if c.feasible else c.shortfall_bytes, c.strategy))
+    final = finish(chosen)
+    return tuple(
+        _alternative(finish(c) if c.feasible else c, final, id(c) in inside, broken.get(id(c), "")) for c in found
+    )
+
+
+def _on_other_devices(
+    chosen: Candidate,
+    candidates: tuple[Candidate, ...],
+    listed: Iterable[Candidate],
+    cluster: Cluster,
+    workload: Workload,
+) -> Candidate | None:
+    """Return the best candidate that uses other node classes than the choice and all that are listed already."""
+    seen = {frozenset(s.node_class for s in c.shares) for c in (chosen, *(c for c in listed if c.feasible))}
+    rest = [c for c in candidates if frozenset(s.node_class for s in c.shares) not in seen]
+    return ranking.best(rest, cluster, workload.objective)
+
+
+def _alternative(candidate: Candidate, chosen: Candidate, inside: bool, broken: str) -> Alternative:
+    run = candidate.run_seconds
+    ratio = run.likely / chosen.run_seconds.likely if candidate.feasible else None
+    return Alternative(
+        strategy=candidate.strategy,
+        variant=candidate.variant,
+        feasible=candidate.feasible,
+        run_seconds=Interval(low=run.low, likely=run.likely, high=run.high) if candidate.feasible else None,
+        relative_to_choice=ratio,
+        reason=_reason(candidate, chosen, ratio, inside, broken),
+        inside_family=inside,
+    )
+
+
+def _reason(candidate: Candidate, chosen: Candidate, ratio: float | None, inside: bool, broken: str) -> str:
+    if ratio is None:
+        return candidate.infeasible_reason
+    if broken:
+        return broken
+    compared = f"{abs(ratio - 1):.0%} {'slower' if ratio >= 1 else 'faster'}"
+    if abs(ratio - 1) < ranking.TIE:
+        compared = "as fast, within what can be predicted"
+    if not inside:
+        return f"outside the family that the flowchart chose; predicted {compared}"
+    if ratio < 1 and ranking.complexity(candidate) > ranking.complexity(chosen):
+        return f"predicted {compared}: too little for what it adds"
+    return f"predicted {compared}"

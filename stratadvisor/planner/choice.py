@@ -1,0 +1,138 @@
+"""Choose: what the flowchart allows, the best of it, and what stands beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from stratadvisor.planner import ranking, recost
+from stratadvisor.planner.alternatives import alternatives
+from stratadvisor.planner.build import build_plan
+from stratadvisor.planner.flips import flips
+from stratadvisor.planner.infeasible import no_plan
+from stratadvisor.planner.request import COMPRESSIBLE, Request, in_family, objection, read_request
+from stratadvisor.planner.search import enumerate_candidates
+from stratadvisor.schema.cluster import Cluster
+from stratadvisor.schema.layout import Candidate
+from stratadvisor.schema.plan import Plan, Provenance
+from stratadvisor.schema.rules import RuleOutcome
+from stratadvisor.schema.workload import Workload
+from stratadvisor.strategies import STRATEGIES
+from stratadvisor.strategies.precision import choose_precision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Candidates by what the flowchart says of them."""
+
+    admitted: tuple[Candidate, ...]
+    """In the family, no rule broken."""
+    others: tuple[Candidate, ...]
+    """No rule broken, outside the family."""
+    refused: tuple[tuple[Candidate, str], ...]
+    """Break a rule, and which."""
+
+
+def choose(
+    cluster: Cluster,
+    workload: Workload,
+    candidates: tuple[Candidate, ...],
+    outcome: RuleOutcome,
+    *,
+    provenance: Provenance,
+    assumptions: tuple[str, ...] = (),
+) -> Plan:
+    """Return the plan: the best candidate of the family that the flowchart chose, and all that explains it.
+
+    Where nothing of that family fits, the best of all others is taken and a warning says so; where nothing fits that
+    keeps to the rules, the rules give way, which a warning says as well.
+
+    Raises:
+        NoFeasiblePlanError: nothing fits at all.
+
+    """
+    request = read_request(outcome)
+    workload_used, candidates = _with_precision(cluster, workload, candidates, request)
+    candidates = _with_compression(cluster, workload_used, candidates, request)
+    groups = admission(cluster, workload, candidates, request)
+    chosen, warnings = _pick(groups, cluster, workload, request)
+    if chosen is None:
+        raise no_plan(cluster, workload_used, candidates)
+    finish = partial(recost.compiled, cluster=cluster, workload=workload_used) if request.compile_model else _as_is
+    return build_plan(
+        finish(chosen),
+        cluster,
+        workload,
+        request,
+        outcome,
+        alternatives=alternatives(
+            chosen, groups.admitted, groups.others, groups.refused, cluster, workload, finish=finish
+        ),
+        flips=flips(chosen, (*groups.admitted, *groups.others), cluster, workload_used),
+        warnings=(*outcome.warnings, *warnings),
+        assumptions=assumptions,
+        provenance=provenance,
+    )
+
+
+def _as_is(candidate: Candidate) -> Candidate:
+    return candidate
+
+
+def admission(cluster: Cluster, workload: Workload, candidates: tuple[Candidate, ...], request: Request) -> Admission:
+    """Return the candidates sorted by what the flowchart says of them."""
+    usual, _ = choose_precision(cluster, workload)
+    admitted: list[Candidate] = []
+    others: list[Candidate] = []
+    refused: list[tuple[Candidate, str]] = []
+    for candidate in candidates:
+        broken = objection(candidate, request, usual)
+        if broken:
+            refused.append((candidate, broken))
+        elif in_family(candidate, request.family):
+            admitted.append(candidate)
+        else:
+            others.append(candidate)
+    return Admission(admitted=tuple(admitted), others=tuple(others), refused=tuple(refused))
+
+
+def _pick(
+    groups: Admission, cluster: Cluster, workload: Workload, request: Request
+) -> tuple[Candidate | None, list[str]]:
+    found = ranking.best(groups.admitted, cluster, workload.objective)
+    if found is not None:
+        return found, []
+    family = (request.family or "any").replace("_", " ")
+    lacking = ranking.closest(groups.admitted)
+    why = f": {lacking.infeasible_reason}" if lacking is not None else ""
+    found = ranking.best(groups.others, cluster, workload.objective)
+    if found is not None:
+        title = STRATEGIES[found.strategy].title
+        return found, [f"the flowchart chose the family {family}, but nothing of it fits{why}; {title} does"]
+    found = ranking.best([c for c, _ in groups.refused], cluster, workload.objective)
+    if found is None:
+        return None, []
+    broken = next(reason for c, reason in groups.refused if c is found)
+    return found, [f"{broken}, but nothing that keeps to it fits; {STRATEGIES[found.strategy].title} is taken instead"]
+
+
+def _with_precision(
+    cluster: Cluster, workload: Workload, candidates: tuple[Candidate, ...], request: Request
+) -> tuple[Workload, tuple[Candidate, ...]]:
+    """Enumerate again where the rules ask for a precision that no candidate has and the user left it open."""
+    wanted = request.precision
+    if wanted is None or workload.precision != "auto" or any(c.layout.precision == wanted for c in candidates):
+        return workload, candidates
+    asked = workload.model_copy(update={"precision": wanted})
+    return asked, enumerate_candidates(cluster, asked)
+
+
+def _with_compression(
+    cluster: Cluster, workload: Workload, candidates: tuple[Candidate, ...], request: Request
+) -> tuple[Candidate, ...]:
+    if request.compression == "none":
+        return candidates
+    return tuple(
+        recost.compressed(c, cluster, workload, request.compression) if c.feasible and c.strategy in COMPRESSIBLE else c
+        for c in candidates
+    )

@@ -1,0 +1,102 @@
+"""One scale for all candidates: predicted time, device hours or energy to the target. Simpler wins a near tie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stratadvisor.costs.energy import step_energy_joules
+from stratadvisor.schema.cluster import Cluster
+from stratadvisor.schema.layout import Candidate
+from stratadvisor.schema.workload import Objective
+from stratadvisor.strategies import STRATEGIES
+from stratadvisor.strategies.common import class_work
+from stratadvisor.strategies.selections import part_used
+
+SIMPLICITY_GAIN = 0.10
+"""Sharding must beat a replica that fits, and offload everything else, by this share; our choice."""
+TIE = 0.02
+"""Predictions closer than this are equal; the simpler, smaller candidate then wins."""
+_STRATEGY_ORDER = {name: position for position, name in enumerate(STRATEGIES)}
+_CHECKPOINTING_ORDER = {"none": 0, "selective": 1, "full": 2}
+ASSUMED_DEVICE_WATTS = {"cpu": 150.0}
+OTHER_DEVICE_WATTS = 300.0
+"""Power of a device whose limit nobody states, only to rank by energy."""
+
+
+def value(candidate: Candidate, cluster: Cluster, objective: Objective) -> float:
+    """Return what the objective minimises: seconds, device seconds or joules to the target."""
+    seconds = candidate.run_seconds.likely
+    if objective == "time":
+        return seconds
+    if objective == "cost":
+        return seconds * candidate.num_devices
+    part = part_used(cluster, candidate.shares)
+    step = step_energy_joules(candidate.time, class_work(candidate, part))
+    if step is not None:
+        return step.likely * seconds / candidate.time.step_seconds.likely
+    watts = sum(
+        c.num_devices * (c.device.power_watts or ASSUMED_DEVICE_WATTS.get(c.device.kind, OTHER_DEVICE_WATTS))
+        for c in part.classes
+    )
+    return seconds * watts
+
+
+def complexity(candidate: Candidate) -> int:
+    """Return 0 for whole replicas, 1 for divided states, 2 for offload."""
+    layout = candidate.layout
+    if layout.optimizer_offload != "none" or layout.parameter_offload != "none":
+        return 2
+    return 0 if layout.sharding == "none" else 1
+
+
+def memory_known(candidate: Candidate, cluster: Cluster) -> bool:
+    """Whether the memory of every device it uses is known."""
+    known = {c.name: c.device.usable_memory_bytes is not None for c in cluster.classes}
+    return all(known[s.node_class] for s in candidate.shares)
+
+
+def best(candidates: Iterable[Candidate], cluster: Cluster, objective: Objective) -> Candidate | None:
+    """Return the best feasible candidate; None when there is none.
+
+    Those whose fit nobody can check come last. More complexity has to pay: each step up must gain SIMPLICITY_GAIN.
+    """
+    feasible = [c for c in candidates if c.feasible]
+    checked = [c for c in feasible if memory_known(c, cluster)]
+    chosen: Candidate | None = None
+    for level in range(3):
+        tier = [c for c in checked or feasible if complexity(c) == level]
+        found = _smallest(tier, cluster, objective)
+        if found is not None and (
+            chosen is None
+            or value(found, cluster, objective) < (1 - SIMPLICITY_GAIN) * value(chosen, cluster, objective)
+        ):
+            chosen = found
+    return chosen
+
+
+def _smallest(tier: list[Candidate], cluster: Cluster, objective: Objective) -> Candidate | None:
+    if not tier:
+        return None
+    values = [value(c, cluster, objective) for c in tier]
+    limit = min(values) * (1 + TIE)
+    near = [(c, v) for c, v in zip(tier, values, strict=True) if v <= limit]
+    return min(near, key=lambda pair: _simplicity(pair[0], pair[1]))[0]
+
+
+def _simplicity(candidate: Candidate, predicted: float) -> tuple[float, ...]:
+    return (
+        candidate.num_devices,
+        _STRATEGY_ORDER[candidate.strategy],
+        _CHECKPOINTING_ORDER[candidate.layout.activation_checkpointing],
+        candidate.memory.peak_bytes.likely,
+        predicted,
+    )
+
+
+def closest(candidates: Iterable[Candidate]) -> Candidate | None:
+    """Return the infeasible candidate that lacks least; one that fails for another reason only when all do."""
+    return min(
+        (c for c in candidates if not c.feasible),
+        key=lambda c: (c.shortfall_bytes <= 0, c.shortfall_bytes, c.run_seconds.likely),
+        default=None,
+    )

@@ -1,0 +1,177 @@
+"""Cost one configuration: memory of each class, time of a step, time to the target; and explore the usual variants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from stratadvisor.costs.compute import micro_batch_seconds
+from stratadvisor.costs.step import ClassWork, estimate_step
+from stratadvisor.schema.cluster import Cluster
+from stratadvisor.schema.layout import Candidate, Checkpointing, ClassShare, Layout, Span, TimeEstimate
+from stratadvisor.schema.workload import Workload
+from stratadvisor.strategies.batches import micro_batches
+from stratadvisor.strategies.fit import fits, memory_of, shortage
+from stratadvisor.strategies.run_length import run_tokens
+from stratadvisor.strategies.site import Share, Site
+from stratadvisor.units import format_bytes
+
+UNKNOWN_MEMORY = "unknown memory"
+"""How a note begins that a plan shows as a warning."""
+CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
+_UNTIMED = TimeEstimate(
+    terms_seconds={},
+    step_seconds=Span(low=0, likely=0, high=0),
+    communication_seconds=0,
+    exposed_communication_seconds=0,
+    model_flops_per_step=0,
+    tokens_per_step=0,
+)
+_COMPUTE_TERMS = ("matmul", "attention", "memory_bound", "recompute", "launch")
+
+
+def build(
+    at: Site,
+    layout: Layout,
+    shares: tuple[Share, ...],
+    *,
+    variant: str,
+    compression: str = "none",
+    extra_steps: tuple[float, str] = (0.0, ""),
+    settings: dict[str, str | int | float | bool] | None = None,
+    notes: tuple[str, ...] = (),
+) -> Candidate:
+    """Return the costed candidate; shares stand in the order of the site's classes."""
+    memories = [memory_of(at, layout, c, s) for c, s in zip(at.cluster.classes, shares, strict=True)]
+    lacks = [shortage(c, m, layout) for c, m in zip(at.cluster.classes, memories, strict=True)]
+    missing, reason = max(lacks, key=lambda lack: lack[0])
+    reason = at.problem or reason
+    slowest = shares[0] if len(shares) == 1 else max(shares, key=lambda s: s.micro_batch_size)
+    layout = replace(
+        layout,
+        micro_batch_size=slowest.micro_batch_size,
+        gradient_accumulation_steps=slowest.gradient_accumulation_steps,
+    )
+    said = [*at.notes, *notes, *([extra_steps[1]] if extra_steps[1] else [])]
+    for node_class, memory in zip(at.cluster.classes, memories, strict=True):
+        if node_class.device.usable_memory_bytes is None:
+            needed = format_bytes(memory.peak_bytes.high)
+            said.append(f"{UNKNOWN_MEMORY} of {node_class.device.name}: whether the {needed} needed fit is open")
+    candidate = Candidate(
+        strategy=at.strategy,
+        variant=f"{variant}, {at.label}" if at.label else variant,
+        layout=layout,
+        shares=tuple(
+            ClassShare(
+                node_class=c.name,
+                num_nodes=c.num_nodes,
+                devices_per_node=c.devices_per_node,
+                micro_batch_size=s.micro_batch_size,
+                gradient_accumulation_steps=s.gradient_accumulation_steps,
+                batch_per_device=s.batch_per_device,
+                memory=m,
+                compute_seconds=0.0,
+            )
+            for c, s, m in zip(at.cluster.classes, shares, memories, strict=True)
+        ),
+        time=_UNTIMED,
+        global_batch_size=sum(
+            c.num_devices * s.batch_per_device for c, s in zip(at.cluster.classes, shares, strict=True)
+        ),
+        extra_steps_fraction=extra_steps[0],
+        feasible=not reason,
+        infeasible_reason=reason,
+        shortfall_bytes=missing,
+        settings={"compression": compression, **(settings or {})},
+        notes=tuple(said),
+    )
+    return timed(candidate, at.cluster, at.workload)
+
+
+def timed(candidate: Candidate, part: Cluster, workload: Workload) -> Candidate:
+    """Return the candidate with its times on the classes of ``part``, which are those of its shares, in their order."""
+    work = class_work(candidate, part)
+    time = estimate_step(
+        workload.model,
+        candidate.layout,
+        part,
+        work,
+        compression=str(candidate.settings.get("compression", "none")),
+        strategy=candidate.strategy,
+    )
+    if len(work) == 1:
+        seconds = [sum(time.terms_seconds.get(term, 0.0) for term in _COMPUTE_TERMS)]
+    else:
+        seconds = [class_seconds(workload, candidate.layout, w) for w in work]
+    steps = run_steps(workload, candidate.global_batch_size) * (1 + candidate.extra_steps_fraction)
+    return replace(
+        candidate,
+        time=time,
+        shares=tuple(replace(s, compute_seconds=t) for s, t in zip(candidate.shares, seconds, strict=True)),
+        run_seconds=time.step_seconds.scaled(steps),
+    )
+
+
+def class_work(candidate: Candidate, part: Cluster) -> tuple[ClassWork, ...]:
+    """Return what the cost formulas take of a candidate's shares."""
+    return tuple(
+        ClassWork(
+            node_class=c,
+            micro_batch_size=s.micro_batch_size,
+            gradient_accumulation_steps=s.gradient_accumulation_steps,
+            batch_per_device=s.batch_per_device,
+        )
+        for c, s in zip(part.classes, candidate.shares, strict=True)
+    )
+
+
+def class_seconds(workload: Workload, layout: Layout, work: ClassWork) -> float:
+    """Return the time of one class's own work in a step."""
+    full, rest = divmod(work.batch_per_device, work.micro_batch_size)
+    sizes = ((work.micro_batch_size, full), (rest, 1 if rest else 0))
+    return sum(
+        times * micro_batch_seconds(workload.model, layout, work.node_class.device, size).total_seconds
+        for size, times in sizes
+        if times
+    )
+
+
+def run_steps(workload: Workload, global_batch_size: int) -> int:
+    """Return the optimizer steps of the run, without what an inexact method needs on top."""
+    return max(1, math.ceil(run_tokens(workload) / (global_batch_size * workload.sequence_length)))
+
+
+def explore(at: Site, layouts: Iterable[Layout], batch_per_device: int, **build_options: Any) -> Iterator[Candidate]:
+    """Yield every micro-batch of every layout that fits, on devices that share the batch equally.
+
+    A layout whose smallest micro-batch does not fit is yielded once, with the number that kills it. More sequences
+    need more memory, so the search stops at the first that does not fit.
+    """
+    for layout in layouts:
+        for position, micro in enumerate(micro_batches(batch_per_device)):
+            share = Share(micro, batch_per_device // micro, batch_per_device)
+            if position and not (at.memory_known and all(fits(at, layout, c, share) for c in at.cluster.classes)):
+                break
+            candidate = build(
+                at, layout, (share,) * len(at.cluster.classes), variant=describe(layout, share), **build_options
+            )
+            yield candidate
+            if not candidate.feasible:
+                break
+
+
+def describe(layout: Layout, share: Share) -> str:
+    """Return the variant's text: "micro-batch 4 x 8 steps, full checkpointing, bf16"."""
+    steps = share.gradient_accumulation_steps
+    parts = [f"micro-batch {share.micro_batch_size}" + (f" x {steps} steps" if steps > 1 else "")]
+    if layout.activation_checkpointing != "none":
+        parts.append(f"{layout.activation_checkpointing} checkpointing")
+    parts.append(layout.precision)
+    return ", ".join(parts)
+
+
+def with_checkpointing(layout: Layout) -> tuple[Layout, ...]:
+    """Return the layout with no, selective and full activation checkpointing."""
+    return tuple(replace(layout, activation_checkpointing=mode) for mode in CHECKPOINTING)

@@ -1,0 +1,69 @@
+"""Exact averaging inside a node in every step, averaging of parameters across nodes every few steps.
+
+The gain over plain data parallel is fewer exchanges over the slow links, not a cleverer all-reduce: a ring ordered by
+topology already crosses each network card only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stratadvisor.schema.cluster import Cluster
+from stratadvisor.schema.layout import Candidate, Layout
+from stratadvisor.schema.workload import Workload
+from stratadvisor.strategies.base import Strategy
+from stratadvisor.strategies.local import exact_only, explore_intervals, sites, whole_replicas
+from stratadvisor.strategies.selections import selections
+from stratadvisor.strategies.site import Site, layout_for
+
+USUAL_INTERVALS = (4, 8)
+SHORTEST, LARGEST = 2, 32
+"""Plain averaging without an outer optimizer drifts further than DiLoCo; our bounds."""
+
+
+def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
+    """Yield averaging every few steps on selections of several nodes."""
+    if exact_only(workload) or not whole_replicas(cluster, workload):
+        return
+    for selection in selections(cluster)[:3]:
+        for at, batch, by_speed in sites("hierarchical", selection, workload, _layout):
+            if not _alike_nodes(at.cluster):
+                continue
+            yield from explore_intervals(
+                at,
+                _layout(at),
+                batch,
+                by_speed=by_speed,
+                kind="hierarchical",
+                num_workers=at.cluster.num_nodes,
+                usual=USUAL_INTERVALS,
+                shortest=SHORTEST,
+                largest=LARGEST,
+                settings={"sync_warmup_fraction": 0.05},
+            )
+
+
+def _alike_nodes(cluster: Cluster) -> bool:
+    """Whether there are several nodes with equally many devices, more than one.
+
+    With one device in each node nothing is exact any more: that is DiLoCo's plain cousin, and DiLoCo is better at it.
+    """
+    per_node = {c.devices_per_node for c in cluster.classes}
+    return cluster.num_nodes > 1 and len(per_node) == 1 and per_node.pop() > 1
+
+
+def _layout(at: Site) -> Layout:
+    """Return groups of one node that average gradients in every step; the groups meet at intervals."""
+    if not _alike_nodes(at.cluster):
+        return layout_for(at, "local", replicate=at.cluster.num_devices)
+    per_node = at.cluster.classes[0].devices_per_node
+    return layout_for(at, "local", replicate=at.cluster.num_nodes, shard=per_node)
+
+
+HIERARCHICAL = Strategy(
+    name="hierarchical",
+    title="exact inside a node, periodic averaging across",
+    family="hierarchical",
+    target="torchrun",
+    candidates=candidates,
+)

@@ -1,0 +1,96 @@
+"""Shared by strategies whose replicas meet every few steps only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from stratadvisor.costs.convergence import extra_steps_fraction
+from stratadvisor.schema.cluster import Cluster
+from stratadvisor.schema.layout import Candidate, Layout
+from stratadvisor.schema.workload import Workload
+from stratadvisor.strategies.common import explore, run_steps, timed, with_checkpointing
+from stratadvisor.strategies.intervals import EXCHANGE_SHARE, intervals, solved_interval
+from stratadvisor.strategies.selections import Selection
+from stratadvisor.strategies.site import Site, shared_batch, sharing_site, site
+from stratadvisor.strategies.uneven import explore_replicas, has_spread
+from stratadvisor.units import format_seconds
+
+_NEVER = 10**9
+"""An interval at which exchanges cost nothing."""
+FEWEST_EXCHANGES = 10
+"""A run has at least so many exchanges, or it is not one training run but several."""
+
+
+def sites(strategy: str, selection: Selection, workload: Workload, layout_of: Any) -> Iterator[tuple[Site, int, bool]]:
+    """Yield the site, its global batch, and whether shares go by speed (where classes differ) or are equal."""
+    if not selection.uniform:
+        at = site(strategy, selection, workload)
+        batch = shared_batch(workload, at.cluster.num_devices)
+        if has_spread(at, layout_of(at), batch):
+            yield at, batch, True
+            return
+    found = sharing_site(strategy, selection, workload)
+    if found is not None:
+        at, share = found
+        yield at, share * at.cluster.num_devices, False
+
+
+def explore_intervals(
+    at: Site,
+    layout: Layout,
+    batch: int,
+    *,
+    by_speed: bool,
+    kind: str,
+    num_workers: int,
+    usual: tuple[int, ...],
+    shortest: int,
+    largest: int,
+    settings: dict[str, str | int | float | bool],
+) -> Iterator[Candidate]:
+    """Yield variants at the solved and the usual intervals between exchanges."""
+
+    def explored(base: tuple[Layout, ...], **options: Any) -> Iterator[Candidate]:
+        if by_speed:
+            return explore_replicas(at, base, batch, **options)
+        return explore(at, base, batch // at.cluster.num_devices, **options)
+
+    every_step = list(explored(with_checkpointing(layout)))
+    probe = min(every_step, key=lambda c: (not c.feasible, c.time.step_seconds.likely), default=None)
+    if probe is None:
+        return
+    if not probe.feasible:
+        yield from every_step  # what is missing does not depend on the interval
+        return
+    alone = timed(
+        replace(probe, layout=replace(probe.layout, sync_interval_steps=_NEVER)), at.cluster, at.workload
+    ).time
+    exchange = probe.time.communication_seconds - alone.communication_seconds
+    longest = max(1, run_steps(at.workload, batch) // FEWEST_EXCHANGES)
+    solved = solved_interval(exchange, alone.step_seconds.likely, low=shortest, high=largest)
+    for interval in intervals(solved, usual, longest=longest):
+        if interval < 2:
+            continue
+        extra = extra_steps_fraction(kind, sync_interval_steps=interval, staleness=0, num_workers=num_workers)
+        note = f"replicas meet every {interval} steps"
+        if interval == solved:
+            note += f", which an exchange of {format_seconds(exchange)} makes {EXCHANGE_SHARE:.0%} of the time or less"
+        for candidate in explored(
+            with_checkpointing(replace(layout, sync_interval_steps=interval)),
+            extra_steps=extra,
+            settings=settings,
+            notes=(note,),
+        ):
+            yield replace(candidate, variant=f"every {interval} steps, {candidate.variant}")
+
+
+def exact_only(workload: Workload) -> bool:
+    """Whether the user forbids every method that is not exact."""
+    return workload.max_staleness_steps == 0
+
+
+def whole_replicas(cluster: Cluster, workload: Workload) -> bool:
+    """Whether methods that need whole replicas on two devices or more, trained in full, have a meaning here."""
+    return cluster.num_devices > 1 and workload.method == "full"
