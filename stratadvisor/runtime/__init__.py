@@ -24,12 +24,12 @@ _CORE = (
 
 MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
     "single": _CORE,
-    "ddp": (*_CORE, "ddp.py"),
+    "ddp": (*_CORE, "compression.py", "ddp.py"),
     "fsdp2": (*_CORE, "fsdp.py"),
     "hsdp": (*_CORE, "fsdp.py"),
-    "hierarchical": (*_CORE, "ddp.py", "hierarchical.py", "local.py"),
+    "hierarchical": (*_CORE, "compression.py", "ddp.py", "hierarchical.py", "local.py"),
     "deepspeed": (*_CORE, "deepspeed_engine.py"),
-    "diloco": (*_CORE, "diloco.py", "local.py"),
+    "diloco": (*_CORE, "compression.py", "diloco.py", "local.py"),
     "async_sgd": (*_CORE, "async_sgd.py", "parameter_server.py"),
 }
 """Engine of train_config.json -> files of this folder that its bundle carries."""

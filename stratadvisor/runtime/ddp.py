@@ -1,0 +1,70 @@
+"""Replicated data parallelism with torch's DDP; shares of the batch may differ between ranks."""
+# No postponed annotations here: DDP checks the types that a hook declares.
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .clock import Mark
+from .compression import CAST_TYPES, SignCompressor, mean_reduce
+from .config import ConfigError
+from .engine import Engine
+
+
+class DDPEngine(Engine):
+    """Gradients are averaged while backward runs; the hook notes when the last bucket was ready.
+
+    Everything after that moment is communication that nothing hides.
+    """
+
+    group: Any = None
+    """Process group of the gradients; None: all ranks."""
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """Wrap the model."""
+        compression = self.config.compression
+        if compression == "sign" and self.config.optimizer != "sgd":
+            raise ConfigError(
+                f"compression sign needs the optimizer sgd, not {self.config.optimizer}:"
+                " one-bit gradients break Adam's estimate of the variance"
+            )
+        self.communication = []
+        self._last_bucket_ready: Mark | None = None
+        wrapped = DistributedDataParallel(
+            self.on_device(model),
+            process_group=self.group,
+            gradient_as_bucket_view=True,
+        )
+        self._signs = SignCompressor(self.group) if compression == "sign" else None
+        wrapped.register_comm_hook(None, self._reduce)
+        return wrapped
+
+    def _reduce(self, _: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+        """Average one bucket (the communication hook)."""
+        if bucket.is_last():
+            self._last_bucket_ready = self.clock.mark()
+        if self._signs is not None:
+            return self._signs.reduce(bucket.index(), bucket.buffer())
+        return mean_reduce(bucket.buffer(), self.group, CAST_TYPES[self.config.compression])
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """Communicate in the last micro-batch only; no_sync must surround forward and backward."""
+        if not last:
+            with self.model.no_sync():  # type: ignore[operator]
+                yield
+            return
+        yield
+        if self._last_bucket_ready is not None and self.communication is not None:
+            self.communication.append((self._last_bucket_ready, self.clock.mark()))
+            self._last_bucket_ready = None
+
+    def plain_model(self) -> nn.Module:
+        """Return the model without DDP."""
+        module: nn.Module = self.model.module  # type: ignore[assignment]
+        return module

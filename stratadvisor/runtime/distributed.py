@@ -1,0 +1,191 @@
+"""Who takes part: ranks, nodes, shares, device; process groups made and taken down in one place."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from .config import ConfigError, TrainConfig, TrainingError
+
+DEFAULT_TIMEOUT_SECONDS = 1800
+"""A rank that waits longer than this for another gives up; saving a large checkpoint must fit into it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """The place of this process among all."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    device: torch.device
+    node_of_rank: tuple[int, ...]
+    group_of_rank: tuple[int, ...]
+    """Index into ``config.groups``."""
+    batch_of_rank: tuple[int, ...]
+    """Sequences per optimizer step."""
+    micro_batches: int
+    """Micro-batches per optimizer step of this rank."""
+    control: Any = None
+    """Process group over gloo for host-side values; None in a single process."""
+    store: Any = None
+
+    @property
+    def node_ranks(self) -> list[int]:
+        """Ranks on this node."""
+        return [r for r, node in enumerate(self.node_of_rank) if node == self.node_of_rank[self.rank]]
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return len(set(self.node_of_rank))
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences of all ranks in one optimizer step."""
+        return sum(self.batch_of_rank)
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the values (host, same shape everywhere) of all ranks, stacked by rank."""
+        if self.control is None:
+            return values[None]
+        parts = [torch.empty_like(values) for _ in range(self.world_size)]
+        dist.all_gather(parts, values, group=self.control)
+        return torch.stack(parts)
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self.control is not None:
+            dist.barrier(group=self.control)
+
+    def announce_stop(self) -> None:
+        """Let the other ranks know that this one was asked to stop; waits for nobody."""
+        if self.store is not None:
+            self.store.set("stop", "1")
+
+    def stop_announced(self) -> bool:
+        """Return whether any rank was asked to stop."""
+        return self.store is not None and bool(self.store.check(["stop"]))
+
+
+def _environment(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    try:
+        return int(text) if text else default
+    except ValueError:
+        raise TrainingError(f"the environment variable {name} must be a whole number, not {text!r}") from None
+
+
+def _device(config: TrainConfig, local_rank: int) -> torch.device:
+    if config.device_kind == "cpu":
+        return torch.device("cpu")
+    if config.device_kind not in ("cuda", "rocm"):
+        raise TrainingError(f"device_kind {config.device_kind!r} is not supported by this runtime: cuda, rocm or cpu")
+    if not torch.cuda.is_available():
+        raise TrainingError(
+            f"the plan is for {config.device_kind} devices, but this torch ({torch.__version__}) sees none here"
+        )
+    if local_rank >= torch.cuda.device_count():
+        raise TrainingError(
+            f"local rank {local_rank} has no device: {torch.cuda.device_count()} visible; start fewer processes"
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def own_group(config: TrainConfig, rank: int, hostname: str) -> int:
+    """Return which group of the plan this process belongs to.
+
+    STRATADVISOR_NODE_CLASS says it; else the host name, where the plan knows it; else the order of ranks.
+    """
+    wanted = os.environ.get("STRATADVISOR_NODE_CLASS", "")
+    classes = [group.node_class for group in config.groups]
+    if wanted:
+        if wanted not in classes:
+            raise TrainingError(f"STRATADVISOR_NODE_CLASS is {wanted!r}, the plan has {', '.join(classes)}")
+        return classes.index(wanted)
+    by_host = [i for i, group in enumerate(config.groups) if hostname in group.hostnames]
+    return by_host[0] if len(by_host) == 1 else config.groups.index(config.group_of_rank(rank))
+
+
+def _start_groups(config: TrainConfig, device: torch.device, rank: int, world_size: int) -> tuple[Any, Any]:
+    """Return (control group, store)."""
+    timeout = timedelta(seconds=float(config.settings.get("timeout_seconds", DEFAULT_TIMEOUT_SECONDS)))
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and config.backend == "nccl" else "gloo"
+    try:
+        if "MASTER_ADDR" in os.environ:
+            store, rank, world_size = next(iter(rendezvous("env://", rank, world_size, timeout=timeout)))
+        else:
+            store = HashStore()
+        groups = PrefixStore("groups", store)
+        dist.init_process_group(
+            backend,
+            store=groups,
+            rank=rank,
+            world_size=world_size,
+            timeout=timeout,
+            device_id=None if backend == "gloo" else device,
+        )
+        return dist.new_group(backend="gloo", timeout=timeout), PrefixStore("signals", store)
+    except (RuntimeError, ValueError) as problem:
+        reason = str(problem).splitlines()[0]
+        raise TrainingError(f"rank {rank} of {world_size} cannot join the others: {reason}") from problem
+
+
+@contextmanager
+def session(config: TrainConfig) -> Iterator[Context]:
+    """Join the other ranks (environment of torchrun, srun or the deepspeed launcher), and leave cleanly at the end."""
+    rank, world_size = _environment("RANK", 0), _environment("WORLD_SIZE", 1)
+    local_rank = _environment("LOCAL_RANK", 0)
+    device = _device(config, local_rank)
+    if config.engine == "single" and world_size > 1:
+        raise ConfigError(f"engine single is for one process, but {world_size} were started")
+    control = store = None
+    if config.engine != "single":
+        control, store = _start_groups(config, device, rank, world_size)
+    hostname = socket.gethostname()
+    facts: list[Any] = [None] * world_size
+    own = (hostname, os.environ.get("GROUP_RANK", ""), own_group(config, rank, hostname))
+    if control is None:
+        facts = [own]
+    else:
+        dist.all_gather_object(facts, own, group=control)
+    yield _context(config, rank, local_rank, device, facts, control, store)
+    if control is not None:  # not after an exception: the others may be gone, and waiting for them would hang
+        dist.barrier(group=control)
+        dist.destroy_process_group()
+
+
+def _context(
+    config: TrainConfig, rank: int, local_rank: int, device: torch.device, facts: list[Any], control: Any, store: Any
+) -> Context:
+    ranks_per_node = int(config.settings.get("ranks_per_node", 0))
+    if ranks_per_node:
+        nodes = [r // ranks_per_node for r in range(len(facts))]
+    else:
+        names = [fact[:2] for fact in facts]
+        nodes = [names.index(name) for name in names]
+    groups = [fact[2] for fact in facts]
+    return Context(
+        rank=rank,
+        local_rank=local_rank,
+        world_size=len(facts),
+        device=device,
+        node_of_rank=tuple(nodes),
+        group_of_rank=tuple(groups),
+        batch_of_rank=tuple(config.groups[g].batch_per_device for g in groups),
+        micro_batches=config.groups[groups[rank]].gradient_accumulation_steps,
+        control=control,
+        store=store,
+    )

@@ -1,0 +1,112 @@
+"""Fully sharded data parallelism with torch's FSDP2; with replicas (HSDP) when shard_degree is below the world size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+from torch.distributed.checkpoint.state_dict_saver import save as save_shards
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from .config import ConfigError
+from .engine import COMPUTE_TYPES, Engine, cast_storage, initial_value
+
+
+class FSDPEngine(Engine):
+    """Parameters, gradients and optimizer states divided over ranks; one layer at a time is whole.
+
+    Gradients are reduce-scattered in every micro-batch; across replicas only once a step, which is exact.
+    """
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """Shard every layer and the rest, then give each rank its part of the initial values."""
+        if self.config.method == "qlora" or self.config.parameter_offload == "nvme":
+            raise ConfigError("FSDP2 has neither 4-bit weights nor NVMe offload here: use single, ddp or deepspeed")
+        shard = self._shard_degree()
+        replicate = self.context.world_size // shard
+        if replicate > 1:
+            mesh = init_device_mesh(self.device.type, (replicate, shard), mesh_dim_names=("replicate", "shard"))
+        else:
+            mesh = init_device_mesh(self.device.type, (shard,), mesh_dim_names=("shard",))
+        self._replicated = replicate > 1
+        self._shard_group = mesh.get_group("shard")
+        offload = "cpu" in (self.config.parameter_offload, self.config.optimizer_offload)
+        self._storage = torch.device("cpu") if offload else self.device
+        on_cpu = OffloadPolicy() if not offload else CPUOffloadPolicy(pin_memory=self.device.type == "cuda")
+        options: dict[str, Any] = {"mesh": mesh, "mp_policy": self._precision(), "offload_policy": on_cpu}
+        cast_storage(model, self.config)
+        for layer in getattr(model, "layers", ()):
+            if self.config.compile_model:
+                layer.compile()
+            fully_shard(layer, reshard_after_forward=bool(self.config.settings.get("reshard", True)), **options)
+        fully_shard(model, **options)
+        self._materialize(model)
+        return model
+
+    def _shard_degree(self) -> int:
+        world_size = self.context.world_size
+        if self.config.engine == "fsdp2":
+            return world_size
+        if world_size % self.config.shard_degree:
+            raise ConfigError(
+                f"shard_degree {self.config.shard_degree} does not divide the {world_size} processes started"
+            )
+        return self.config.shard_degree
+
+    def _precision(self) -> MixedPrecisionPolicy:
+        """Return the policy: compute in 16 bit, reduce gradients in fp32."""
+        if self.config.precision in ("fp32", "bf16_pure"):
+            return MixedPrecisionPolicy()
+        return MixedPrecisionPolicy(param_dtype=COMPUTE_TYPES[self.config.precision], reduce_dtype=torch.float32)
+
+    def _materialize(self, model: nn.Module) -> None:
+        """Fill the shards; a full parameter exists one at a time only."""
+        if not any(p.is_meta for p in model.parameters()):
+            return
+        model.to_empty(device=self._storage)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                full = initial_value(model, name, parameter, self.device, self.config.seed).to(parameter.dtype)
+                assert isinstance(parameter, DTensor)
+                part = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
+                parameter.to_local().copy_(part.to_local())
+
+    def autocast(self) -> Any:
+        """Return an empty context: FSDP casts by its own policy."""
+        return torch.autocast(self.device.type, enabled=False)
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """Reduce across replicas in the last micro-batch only."""
+        if self._replicated:
+            self.model.set_requires_all_reduce(last)  # type: ignore[operator]
+        yield
+
+    def gradient_norm(self) -> torch.Tensor:
+        """Return the norm over all shards; across replicas the shards are alike."""
+        square = super().gradient_norm().square().to(self.device)
+        dist.all_reduce(square, group=self._shard_group)
+        return square.sqrt().to(self._storage)
+
+    def save(self, directory: Path) -> None:
+        """Write every rank's part (torch.distributed.checkpoint: readable with another number of ranks)."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        save_shards({"model": model, "optimizer": optimizer}, checkpoint_id=directory / "shards")
+        if self.context.rank == 0:
+            torch.save({"scale": self.scaler.scale}, directory / "state.pt")
+
+    def load(self, directory: Path) -> None:
+        """Read this rank's part."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        load_shards({"model": model, "optimizer": optimizer}, checkpoint_id=directory / "shards")
+        set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+        self.scaler.scale = torch.load(directory / "state.pt", weights_only=True)["scale"]

@@ -1,0 +1,258 @@
+"""The loop over optimizer steps: data, forward and backward, update, metrics, checkpoints, a clean end."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from . import data
+from .checkpoint import Checkpoints, Position
+from .clock import Mark
+from .config import TrainConfig
+from .distributed import Context
+from .engine import Engine
+from .optimizer import learning_rate
+from .telemetry import FIELDS, Telemetry, peak_device_bytes, step_event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line adds to the configuration."""
+
+    steps: int | None
+    """Last optimizer step, counted from the start of the training; None: the configuration's total, else no end."""
+    data: Path | None
+    resume: bool
+    run_directory: Path
+
+    @property
+    def warmup_limit(self) -> float:
+        """Most warm-up steps: a short validation run (STRATADVISOR_STEPS) shortens it so that the loss can move."""
+        if os.environ.get("STRATADVISOR_STEPS") and self.steps is not None:
+            return self.steps / 5
+        return math.inf
+
+
+class StopFlag:
+    """Set by SIGTERM or SIGINT; the loop then writes a checkpoint and ends."""
+
+    def __init__(self) -> None:
+        self.raised = False
+
+    def _raise(self, *_: object) -> None:
+        self.raised = True
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals for the time of the block."""
+        before = {number: signal.signal(number, self._raise) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@dataclass
+class _Record:
+    """A step whose device work may still be running."""
+
+    step: int
+    loss: torch.Tensor
+    tokens: int
+    start: Mark
+    end: Mark
+    data_wait_seconds: float
+    waits: list[tuple[Mark, Mark]] | None
+    learning_rate: float
+
+
+class Loop:
+    """One run of an engine whose ranks step together, or each on its own between exchanges."""
+
+    def __init__(
+        self, config: TrainConfig, context: Context, engine: Engine, dataset: Any, options: Options, stop: StopFlag
+    ) -> None:
+        self.config, self.context, self.engine, self.options, self.stop = config, context, engine, options, stop
+        self.checkpoints = Checkpoints(options.run_directory, config, context)
+        self.position = Position()
+        found = self.checkpoints.latest() if options.resume else None
+        if found is not None:
+            engine.load(found[0])
+            self.position = found[1]
+        self.last_step = options.steps if options.steps is not None else (config.total_steps or None)
+        self.warmup_steps = min(float(config.warmup_steps), options.warmup_limit)
+        self.counted = not getattr(dataset, "fixed_tokens", False)
+        self.batches = data.batches(
+            dataset,
+            config,
+            list(context.batch_of_rank),
+            context.rank,
+            num_micro_batches=context.micro_batches,
+            start_sample=self.position.samples,
+        )
+        self.telemetry = Telemetry(options.run_directory, context.rank, append=found is not None)
+        self.records: list[_Record] = []
+        self.tokens_since_exchange = 0
+        self.steps_since_checkpoint = 0
+
+    def run(self) -> str:
+        """Train to the last step or until asked to stop; return the reason of the end."""
+        self.telemetry.start(
+            strategy=self.config.strategy,
+            world_size=self.context.world_size,
+            backend=self.config.backend if self.context.control is not None else "none",
+            device=self.context.device,
+            num_parameters=self.engine.num_parameters,
+        )
+        self.mark = self.engine.clock.mark()
+        stopped = False
+        while not stopped and not self._finished():
+            self._step()
+            stopped = self._exchange_and_report() if self.engine.exchange_interval else self._report(keep=1)
+            every = self.config.checkpoint_interval_steps
+            if every and self.steps_since_checkpoint >= every and not self.tokens_since_exchange and not stopped:
+                self._report(keep=0)
+                self._checkpoint()
+        if not self.engine.exchange_interval:
+            self._report(keep=0)
+        if self.steps_since_checkpoint:
+            self._checkpoint()
+        reason = "interrupted" if stopped and not self._finished() else "completed"
+        self.telemetry.end(reason)
+        return reason
+
+    def _finished(self) -> bool:
+        return self.last_step is not None and self.position.step >= self.last_step
+
+    def _step(self) -> None:
+        """Run one optimizer step."""
+        engine, device = self.engine, self.context.device
+        waiting = time.perf_counter()
+        micro_batches = [next(self.batches) for _ in range(self.context.micro_batches)]
+        data_wait_seconds = time.perf_counter() - waiting
+        tokens = sum(int((labels != data.IGNORED).sum()) for _, labels in micro_batches)
+        if self.counted:
+            engine.expect(self._replica_tokens(tokens))
+        loss = torch.zeros((), device=device)
+        for index, (inputs, labels) in enumerate(micro_batches):
+            inputs, labels = inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)  # noqa: PLW2901
+            loss = loss + engine.forward_backward(inputs, labels, last=index == len(micro_batches) - 1)
+        rate = learning_rate(self.config, self.position.step, self.warmup_steps)
+        engine.update(rate)
+        self.position = Position(self.position.step + 1, self.position.samples + self.context.global_batch_size)
+        self.tokens_since_exchange += tokens
+        self.steps_since_checkpoint += 1
+        if not engine.exchange_interval:
+            self.tokens_since_exchange = 0
+        self._record(loss, tokens, data_wait_seconds, rate)
+
+    def _replica_tokens(self, tokens: int) -> int:
+        """Return the tokens of all replica ranks in this step, where sequences differ in what counts."""
+        ranks = self.engine.replica_ranks()
+        if len(ranks) == 1:
+            return max(1, tokens)
+        total = torch.tensor([tokens], dtype=torch.int64)
+        dist.all_reduce(total, group=self.engine.control_group())
+        return max(1, int(total))
+
+    def _record(self, loss: torch.Tensor, tokens: int, data_wait_seconds: float, rate: float) -> None:
+        start, self.mark = self.mark, self.engine.clock.mark()
+        waits = self.engine.take_communication()
+        self.records.append(_Record(self.position.step, loss, tokens, start, self.mark, data_wait_seconds, waits, rate))
+
+    def _row(self, record: _Record) -> torch.Tensor:
+        """Return what this rank has to say about a step; waits until the device has finished it."""
+        clock = self.engine.clock
+        waits = math.nan if record.waits is None else sum(clock.seconds(a, b) for a, b in record.waits)
+        seconds = clock.seconds(record.start, record.end)
+        values = (float(record.loss), record.tokens, seconds, record.data_wait_seconds, waits)
+        peaks = peak_device_bytes(self.context.device)
+        return torch.tensor([*values, *peaks, float(self.stop.raised)], dtype=torch.float64)
+
+    def _report(self, *, keep: int) -> bool:
+        """Share all but the newest ``keep`` records; return whether any rank was asked to stop.
+
+        Ranks step together here, so all of them share the same records. The newest stays back because reading it
+        would make the host wait for the device.
+        """
+        stopped = False
+        while len(self.records) > keep:
+            record = self.records.pop(0)
+            rows = self.context.gather(self._row(record))
+            self.telemetry.step(step_event(record.step, rows, record.learning_rate))
+            stopped = stopped or bool(rows[:, -1].any())
+        return stopped
+
+    def _exchange_and_report(self) -> bool:
+        """Let replicas meet when their interval is over, the run ends, or any rank was asked to stop.
+
+        A rank that stops enters the next exchange early; whichever exchange the others are heading for is the same
+        one, and the rows shared right after it tell all of them to end.
+        """
+        if self.stop.raised:
+            self.context.announce_stop()
+        due = len(self.records) >= self.engine.exchange_interval or self._finished()
+        if not due and not self.context.stop_announced():
+            return False
+        self.engine.exchange(self.tokens_since_exchange)
+        self.tokens_since_exchange = 0
+        end = self.engine.clock.mark()
+        self.records[-1].end, self.mark = end, end
+        self.records[-1].waits = [*(self.records[-1].waits or []), *(self.engine.take_communication() or [])]
+        table = torch.full((self.engine.exchange_interval, len(FIELDS)), math.nan, dtype=torch.float64)
+        for index, record in enumerate(self.records):
+            table[index] = self._row(record)
+        tables = self.context.gather(table)
+        stopped = bool((tables[:, :, -1] == 1).any())
+        first = self.position.step - len(self.records) + 1
+        for index in range(self.engine.exchange_interval):
+            present = ~torch.isnan(tables[:, index, 1])
+            if present.any():
+                rate = self.records[min(index, len(self.records) - 1)].learning_rate
+                self.telemetry.step(step_event(first + index, tables[present, index], rate))
+        done = int((~torch.isnan(tables[:, :, 1])).sum(dim=1).max())
+        ahead = done - len(self.records)
+        # Stopped early, ranks may differ by some steps; they go on from the furthest, so nobody sees a sample twice.
+        self.position = Position(
+            self.position.step + ahead, self.position.samples + ahead * self.context.global_batch_size
+        )
+        self.records.clear()
+        return stopped
+
+    def _checkpoint(self) -> None:
+        path = self.checkpoints.save(self.position, self.engine.save)
+        self.steps_since_checkpoint = 0
+        self.mark = self.engine.clock.mark()  # writing it is no part of the next step
+        if self.context.rank == 0:
+            print(f"checkpoint {path}", flush=True)
+
+
+Builder = Callable[..., Any]
+
+
+def train(config: TrainConfig, context: Context, options: Options, build_model: Builder, build_data: Builder) -> str:
+    """Build everything, run, and return the reason of the end."""
+    from .engine import create
+
+    torch.manual_seed(config.seed)
+    model: nn.Module = build_model(config)
+    dataset = build_data(config, options.data)
+    stop = StopFlag()
+    with stop.listening():
+        engine = create(config, context, model)
+        run = getattr(engine, "run", None)
+        if run is not None:  # workers of a parameter server do not step together
+            return str(run(dataset, options, stop))
+        return Loop(config, context, engine, dataset, options, stop).run()

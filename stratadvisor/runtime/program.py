@@ -1,0 +1,65 @@
+"""The command line of ``train.py``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import distributed
+from .checkpoint import run_directory
+from .config import TrainConfig, TrainingError, load
+from .loop import Options, train
+
+EXIT_ERROR = 2
+
+
+def parse(arguments: Sequence[str] | None, bundle: Path) -> tuple[Path, argparse.Namespace]:
+    """Return (configuration file, options)."""
+    parser = argparse.ArgumentParser(description="Train as planned in train_config.json.")
+    parser.add_argument("--steps", type=int, default=None, metavar="N", help="end at optimizer step N")
+    parser.add_argument(
+        "--data", type=Path, default=None, metavar="FILE", help="text, .bin (uint16) or .npy tokens; else synthetic"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run directory")
+    parser.add_argument("--run-dir", type=Path, default=None, metavar="DIR", help="metrics and checkpoints; else run/")
+    parser.add_argument("--config", type=Path, default=bundle / "train_config.json", metavar="FILE")
+    parser.add_argument("--local_rank", "--local-rank", type=int, default=None, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    steps = os.environ.get("STRATADVISOR_STEPS", "")
+    if steps:
+        if not steps.isdigit():
+            parser.error(f"STRATADVISOR_STEPS must be a whole number, not {steps!r}")
+        chosen.steps = int(steps)
+    if chosen.steps is not None and chosen.steps < 1:
+        parser.error(f"--steps must be at least 1, not {chosen.steps}")
+    if chosen.local_rank is not None:  # the deepspeed launcher gives it both ways
+        os.environ.setdefault("LOCAL_RANK", str(chosen.local_rank))
+    return chosen.config, chosen
+
+
+def main(
+    build_model: Callable[[TrainConfig], Any],
+    build_data: Callable[[TrainConfig, Path | None], Any],
+    bundle: Path,
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Train and return the exit code: 0 after a complete or an interrupted run, 2 after a problem told in one line."""
+    config_path, chosen = parse(arguments, bundle)
+    try:
+        config = load(config_path)
+        options = Options(
+            steps=chosen.steps,
+            data=chosen.data,
+            resume=chosen.resume,
+            run_directory=run_directory(chosen.run_dir, bundle),
+        )
+        with distributed.session(config) as context:
+            train(config, context, options, build_model, build_data)
+    except TrainingError as problem:
+        print(f"rank {os.environ.get('RANK', '0')}: error: {problem}", file=sys.stderr, flush=True)
+        return EXIT_ERROR
+    return 0

@@ -1,0 +1,149 @@
+"""``metrics.jsonl``: one JSON object a line, written by rank 0, flushed at once so that a watcher sees it."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .config import TrainingError
+
+METRICS_NAME = "metrics.jsonl"
+FIELDS = (
+    "loss_sum",
+    "tokens",
+    "step_seconds",
+    "data_wait_seconds",
+    "communication_seconds",
+    "peak",
+    "allocated",
+    "stop",
+)
+"""What each rank tells the others about a step; NaN for unknown."""
+PRINT_INTERVAL_SECONDS = 1.0
+
+
+def host_peak_bytes() -> int:
+    """Return the largest resident size of this process so far."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def peak_device_bytes(device: torch.device) -> tuple[float, float]:
+    """Return (reserved, allocated) peaks of a GPU; (peak resident size, NaN) of the process on a CPU."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_reserved(device)), float(torch.cuda.max_memory_allocated(device))
+    return float(host_peak_bytes()), math.nan
+
+
+def step_event(step: int, rows: torch.Tensor, learning_rate: float) -> dict[str, Any]:
+    """Return the event of a step from the rows (ranks x FIELDS) of all ranks."""
+    columns = dict(zip(FIELDS, rows.double().T.tolist(), strict=True))
+    waits = [0.0 if math.isnan(c) else c for c in columns["communication_seconds"]]
+    own = [
+        max(0.0, total - data - wait)
+        for total, data, wait in zip(columns["step_seconds"], columns["data_wait_seconds"], waits, strict=True)
+    ]
+    return {
+        "event": "step",
+        "step": step,
+        "loss": sum(columns["loss_sum"]) / sum(columns["tokens"]),
+        "tokens": int(sum(columns["tokens"])),
+        "step_seconds": max(columns["step_seconds"]),
+        "data_wait_seconds": max(columns["data_wait_seconds"]),
+        "communication_seconds": _known(max(columns["communication_seconds"])),
+        "peak_device_bytes": max(columns["peak"]),
+        "peak_allocated_bytes": _known(max(columns["allocated"])),
+        "rank_step_seconds": own,
+        "learning_rate": learning_rate,
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+class Telemetry:
+    """Writes events on rank 0 and prints progress; on other ranks it does nothing."""
+
+    def __init__(self, run_directory: Path, rank: int, *, append: bool) -> None:
+        self._stream = None
+        self._printed = -math.inf
+        self._steps = 0
+        self._peak = 0.0
+        if rank == 0:
+            path = run_directory / METRICS_NAME
+            try:
+                self._stream = path.open("a" if append else "w", encoding="utf-8")
+            except OSError as problem:
+                raise TrainingError(f"{path} cannot be written: {problem.strerror}") from None
+
+    def _write(self, event: dict[str, Any]) -> None:
+        if self._stream is not None:
+            text = json.dumps({key: _finite(value) for key, value in event.items()})
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def start(self, *, strategy: str, world_size: int, backend: str, device: torch.device, num_parameters: int) -> None:
+        """Write the start event."""
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+        self._write(
+            {
+                "event": "start",
+                "strategy": strategy,
+                "world_size": world_size,
+                "backend": backend,
+                "device": name,
+                "num_parameters": num_parameters,
+                "time": time.time(),
+            }
+        )
+        if self._stream is not None:
+            print(f"{strategy}: {world_size} x {name}, {num_parameters:,} parameters", flush=True)
+
+    def step(self, event: dict[str, Any]) -> None:
+        """Write a step event, and print it if the last print is a second ago."""
+        self._steps = event["step"]
+        self._peak = max(self._peak, event["peak_device_bytes"])
+        self._write(event)
+        now = time.perf_counter()
+        if self._stream is not None and now - self._printed >= PRINT_INTERVAL_SECONDS:
+            self._printed = now
+            print(describe(event), flush=True)
+
+    def end(self, reason: str) -> None:
+        """Write the end event and close the file."""
+        if self._stream is None:
+            return
+        self._write(
+            {
+                "event": "end",
+                "steps": self._steps,
+                "reason": reason,
+                "peak_device_bytes": self._peak,
+                "host_rss_bytes": host_peak_bytes(),
+            }
+        )
+        print(f"{reason} after step {self._steps}", flush=True)
+        self._stream.close()
+        self._stream = None
+
+
+def _finite(value: Any) -> Any:
+    """Return None for NaN and infinity, which JSON does not have."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def describe(event: dict[str, Any]) -> str:
+    """Return a step event as one line for people."""
+    seconds = max(event["step_seconds"], 1e-9)
+    return (
+        f"step {event['step']}  loss {event['loss']:.4f}  {seconds:.3f} s  {event['tokens'] / seconds:,.0f} tokens/s"
+        f"  data wait {event['data_wait_seconds'] / seconds:.0%}  peak {event['peak_device_bytes'] / 2**30:.2f} GiB"
+    )
