@@ -1,0 +1,91 @@
+"""Model states: what a rank holds from step to step, on the device and off it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratadvisor.costs.adapters import base_bytes_per_parameter, trained_parameters
+from stratadvisor.costs.host import offloaded
+from stratadvisor.costs.parameters import ParameterCounts, RankParameters
+from stratadvisor.costs.states import Recipe, shard_degrees
+from stratadvisor.schema.layout import Layout
+
+LOCAL_EXTRA_BYTES = 8.0
+"""DiLoCo and local SGD with an outer optimizer: the last common weights and their momentum, fp32 (arXiv:2311.08105)."""
+ASYNC_EXTRA_BYTES = 4.0
+"""Asynchronous SGD: one pending gradient beside the current one, fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Bytes on the device, and off it."""
+
+    weights: float
+    gradients: float
+    """Once all of them exist."""
+    states: float
+    adapters: float
+    """Everything trained under LoRA: weights, gradients, states."""
+    step_copy: float
+    """fp32 copy of 16-bit gradients that DeepSpeed makes for the optimizer step."""
+    host: float
+    nvme: float
+
+
+def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: Recipe) -> Held:
+    """Return the model states of one rank."""
+    by_weights, by_gradients, by_states = shard_degrees(layout)
+    full = layout.method == "full"
+    if full:
+        with_gradients = _divided(local, layout, by_gradients)
+        with_states = _divided(local, layout, by_states)
+    else:
+        trained = trained_parameters(counts, local, layout)
+        with_gradients, with_states = trained / by_gradients, trained / by_states
+    weights = _divided(local, layout, by_weights) * base_bytes_per_parameter(counts, local, layout, kinds)
+    gradients = kinds.gradient * with_gradients
+    states = kinds.states * with_states
+    deepspeed = layout.engine == "deepspeed"
+    step_copy = 4.0 * with_states if deepspeed and kinds.gradient < 4 and kinds.master else 0.0
+    host = nvme = 0.0
+    to_host, parameters_to_host = layout.optimizer_offload, layout.parameter_offload
+    if layout.engine == "fsdp2":
+        if "none" not in (to_host, parameters_to_host) or to_host != parameters_to_host:
+            # CPUOffloadPolicy moves weights, gradients and states together
+            host = weights + gradients + states + 0.25 * (weights + gradients)
+            weights = gradients = states = 0.0
+    elif to_host != "none" or parameters_to_host != "none":
+        host, nvme = offloaded(layout, weights, 4.0 * with_states, states, with_states)
+        if to_host != "none":
+            states = step_copy = 0.0
+            if layout.sharding in ("gradients", "parameters"):
+                gradients = 0.0
+        if parameters_to_host != "none":
+            weights = 0.0
+    if layout.engine == "local":
+        states += LOCAL_EXTRA_BYTES * with_states
+    elif layout.engine == "async":
+        states += ASYNC_EXTRA_BYTES * with_states
+    adapters = 0.0
+    if not full:
+        adapters = (kinds.weight * trained / by_weights) + gradients + states + step_copy
+        gradients = states = step_copy = 0.0
+    return Held(
+        weights=weights,
+        gradients=gradients,
+        states=states,
+        adapters=adapters,
+        step_copy=step_copy,
+        host=host,
+        nvme=nvme,
+    )
+
+
+def _divided(local: RankParameters, layout: Layout, ranks: int) -> float:
+    """Return the parameters per rank; experts lie on 1/expert_parallel_degree as many replicas already."""
+    if ranks == 1:
+        return local.total
+    if layout.expert_parallel_degree == 1 or not local.experts:
+        return local.total / ranks
+    replicas = max(1.0, ranks / layout.expert_parallel_degree)
+    return (local.dense + local.root) / ranks + local.experts / replicas

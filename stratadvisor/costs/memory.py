@@ -1,0 +1,83 @@
+"""Peak memory of one rank: the largest of three moments of a step, not the sum of everything that ever exists.
+
+loss: all activations and the scores are alive, the gradients of this micro-batch are not yet. backward: its start (all
+activations, the first gradients) or its end (all gradients, one layer's activations). optimizer: weights, gradients,
+states and what the step needs. The terms are those of the moment that is largest.
+"""
+
+from __future__ import annotations
+
+from stratadvisor.costs.buffers import RESERVE_FRACTION, context_bytes
+from stratadvisor.costs.held import held
+from stratadvisor.costs.host import PROCESS_BYTES
+from stratadvisor.costs.moments import moments
+from stratadvisor.costs.parameters import count_parameters, rank_parameters
+from stratadvisor.costs.states import recipe
+from stratadvisor.schema.layout import Layout, MemoryEstimate, Span
+from stratadvisor.schema.profile import DeviceKind
+from stratadvisor.schema.workload import ModelShape
+
+LOW, HIGH = 0.10, 0.08
+"""Relative distance of the ends of the 90 % band from the likely value (fit)."""
+
+
+def estimate(
+    shape: ModelShape,
+    layout: Layout,
+    *,
+    device_kind: DeviceKind,
+    ranks_per_node: int,
+    device_memory_bytes: float | None = None,
+) -> MemoryEstimate:
+    """Return the peak memory of the fullest rank, with its terms.
+
+    On a CPU the device's memory is the host's: the peak is the resident size of the process, offloaded states included.
+
+    Args:
+        shape: the model.
+        layout: what a rank holds and does.
+        device_kind: decides context and buffers.
+        ranks_per_node: processes that share a host (no term depends on it yet).
+        device_memory_bytes: of one device, None when unknown (no term depends on it yet).
+
+    """
+    first = _stage(shape, layout, 0, device_kind)
+    stages = layout.pipeline_parallel_degree
+    if stages == 1:
+        return first
+    last = _stage(shape, layout, stages - 1, device_kind)
+    return last if last.peak_bytes.likely > first.peak_bytes.likely else first
+
+
+def _stage(shape: ModelShape, layout: Layout, stage: int, device_kind: DeviceKind) -> MemoryEstimate:
+    """Return the estimate of one pipeline stage."""
+    counts = count_parameters(shape)
+    kinds = recipe(layout, counts)
+    local = rank_parameters(counts, layout, stage)
+    states = held(counts, local, layout, kinds)
+    found = moments(shape, layout, counts, kinds, local, states, stage)
+    phase, alive = max(found.items(), key=lambda item: sum(item[1]))
+    gradients, activations, logits, gathered, buffers = alive
+    host = states.host
+    if device_kind == "cpu":
+        buffers += host
+    terms = {
+        "parameters": states.weights,
+        "gradients": gradients,
+        "optimizer_states": states.states,
+        "activations": activations,
+        "logits": logits,
+        "gathered_units": gathered,
+        "buffers": buffers,
+        "adapters": states.adapters,
+        "context": context_bytes(layout, device_kind),
+        "reserve": RESERVE_FRACTION * (activations + logits + gathered + buffers),
+    }
+    likely = sum(terms.values())
+    return MemoryEstimate(
+        terms_bytes=terms,
+        peak_bytes=Span(low=likely / (1 + LOW), likely=likely, high=likely * (1 + HIGH)),
+        peak_phase=phase.partition(" ")[0],
+        host_bytes_per_rank=likely if device_kind == "cpu" else host + PROCESS_BYTES,
+        nvme_bytes_per_rank=states.nvme,
+    )

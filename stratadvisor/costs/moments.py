@@ -1,0 +1,87 @@
+"""What comes and goes in a step, at each moment that can be the peak."""
+
+from __future__ import annotations
+
+from stratadvisor.costs.activations import layer_bytes, micro_batches_in_flight
+from stratadvisor.costs.adapters import frozen_head_bytes, unpacked_bytes
+from stratadvisor.costs.buffers import bucket_bytes, gathered_bytes
+from stratadvisor.costs.held import Held
+from stratadvisor.costs.logits import score_bytes
+from stratadvisor.costs.parameters import ParameterCounts, RankParameters
+from stratadvisor.costs.states import Recipe
+from stratadvisor.schema.layout import Layout
+from stratadvisor.schema.workload import ModelShape
+
+AUTOCAST_MODULE_SHARE = 0.6
+"""Of a counted module's saved fp32 bytes under autocast: products in 16 bit, norms in fp32 (estimated)."""
+MODULE_TRANSIENT_SHARE = 0.05
+"""Gradients of activations beside them, for a module whose layers are not known (estimated)."""
+
+Alive = tuple[float, float, float, float, float]
+"""Bytes of gradients, activations, logits, gathered units, buffers."""
+
+
+def moments(
+    shape: ModelShape,
+    layout: Layout,
+    counts: ParameterCounts,
+    kinds: Recipe,
+    local: RankParameters,
+    states: Held,
+    stage: int,
+) -> dict[str, Alive]:
+    """Return what is alive at each moment beside the states, keyed by phase (and part of it)."""
+    tokens = layout.micro_batch_size * layout.sequence_length / layout.context_parallel_degree
+    kept, working = _activations(shape, layout, kinds, tokens)
+    kept *= local.layers * micro_batches_in_flight(layout, stage) if shape.is_transformer else 1.0
+    before = states.gradients if _keeps_gradients(layout) else 0.0
+    ahead = gathered_bytes(local, layout, kinds, backward=False)
+    behind = gathered_bytes(local, layout, kinds, backward=True)
+    fixed = unpacked_bytes(counts, layout, kinds) + frozen_head_bytes(local, layout, kinds)
+    buckets = bucket_bytes(local, layout, kinds, backward=True)
+    head = local.head if layout.method == "full" else 0.0
+    head_gradient = (kinds.gradient + (kinds.compute if kinds.autocast else 0)) * head
+    found: dict[str, Alive] = {}
+    if stage == layout.pipeline_parallel_degree - 1 and shape.is_transformer:
+        forward_scores, backward_scores = score_bytes(shape, layout, kinds, tokens)
+        at_loss = behind if kinds.autocast else ahead
+        found["loss forward"] = (before, kept, forward_scores, ahead + fixed, 0.0)
+        found["loss backward"] = (before, kept, backward_scores, at_loss + fixed, 0.0)
+        gradient_of_scores = tokens * shape.vocab_size * kinds.compute / layout.tensor_parallel_degree
+        found["backward head"] = (before + head_gradient, kept, gradient_of_scores, at_loss + fixed, 0.0)
+    early = before if before else kinds.gradient * head if layout.engine != "fsdp2" else kinds.compute * head
+    found["backward start"] = (early, kept + working, 0.0, behind + fixed, buckets)
+    end = gathered_bytes(local, layout, kinds, backward=True) if not kinds.autocast else kinds.compute * local.one_layer
+    root = 0.0
+    if layout.engine == "fsdp2" and layout.method == "full":
+        root = (kinds.compute + (4 if kinds.compute == 2 else 0)) * local.root
+    found["backward end"] = (
+        states.gradients,
+        working + kept / max(1.0, local.layers),
+        0.0,
+        end + root + fixed,
+        buckets,
+    )
+    found["optimizer"] = (states.gradients, 0.0, 0.0, 0.0, states.step_copy)
+    return found
+
+
+def _keeps_gradients(layout: Layout) -> bool:
+    """Whether gradients exist while a micro-batch runs forward: accumulation, or a buffer that is never freed."""
+    persistent = layout.engine in ("ddp", "megatron") or (
+        layout.engine == "deepspeed" and layout.sharding == "parameters"
+    )
+    return persistent or layout.gradient_accumulation_steps > 1
+
+
+def _activations(shape: ModelShape, layout: Layout, kinds: Recipe, tokens: float) -> tuple[float, float]:
+    """Return (bytes kept per layer from forward to backward, bytes that the running layer needs beside them).
+
+    Of a counted module: of all of it.
+    """
+    if not shape.is_transformer:
+        saved = (shape.saved_bytes_per_item or 0.0) * layout.micro_batch_size
+        saved *= AUTOCAST_MODULE_SHARE if kinds.autocast else kinds.compute / 4
+        return saved, MODULE_TRANSIENT_SHARE * saved
+    layer = layer_bytes(shape, layout, kinds)
+    return tokens * layer.kept, tokens * (layer.recomputed + layer.transient)
