@@ -1,0 +1,250 @@
+"""A measured run as the inputs of the time model, or the reason why it cannot be expressed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from stratadvisor.backtest.rows import Row
+from stratadvisor.backtest.shapes import shape_of
+from stratadvisor.catalog import devices as device_catalog
+from stratadvisor.costs.step import ClassWork
+from stratadvisor.schema.base import Origin
+from stratadvisor.schema.cluster import Cluster, Device, NodeClass
+from stratadvisor.schema.layout import Engine, Layout, MixedPrecision, Sharding
+from stratadvisor.schema.workload import ModelShape
+
+PCIE_COLLECTIVE_SHARE = 0.6
+INTRA_LATENCY_SECONDS, INTER_LATENCY_SECONDS = 12e-6, 25e-6
+_ENGINES: dict[str, tuple[Engine, Sharding]] = {
+    "single": ("torch", "none"),
+    "ddp": ("ddp", "none"),
+    "zero1": ("deepspeed", "optimizer"),
+    "zero2": ("deepspeed", "gradients"),
+    "zero3": ("deepspeed", "parameters"),
+    "zero1-hybrid": ("deepspeed", "optimizer"),
+    "fsdp": ("fsdp2", "parameters"),
+    "hsdp": ("fsdp2", "parameters"),
+    "tp-fsdp": ("fsdp2", "parameters"),
+    "tp-pp-fsdp": ("fsdp2", "parameters"),
+    "tp-pp-dp": ("megatron", "none"),
+    "tp-pp-zero1": ("megatron", "optimizer"),
+}
+_PRECISIONS: dict[str, MixedPrecision] = {
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp32": "fp32",
+    "bf16_pure": "bf16_pure",
+    "fp16/bf16 (not restated)": "fp16",
+}
+_UNSTATED_MEMORY = {"A100": "A100-40GB-SXM", "V100-SXM": "V100-32GB-SXM"}
+"""Names that leave the memory size open; the rates that time depends on are the same or nearly so."""
+_USUAL_NETWORK = {"volta": 12.5e9, "ampere": 200e9, "hopper": 400e9, "blackwell": 400e9}
+"""Bytes per second of a node of eight in the vendors' reference systems, where a run names no network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expressed:
+    """Inputs of ``estimate_step`` for one run."""
+
+    row: Row
+    shape: ModelShape
+    layout: Layout
+    cluster: Cluster
+    work: tuple[ClassWork, ...]
+
+    @property
+    def sequences(self) -> int:
+        """Sequences per optimizer step."""
+        return self.layout.global_batch_size
+
+
+class _NotExpressibleError(Exception):
+    """The reason, for the report."""
+
+
+def express(row: Row) -> Expressed | str:
+    """Return the inputs for a run, or one sentence saying why there are none."""
+    try:
+        return _express(row)
+    except _NotExpressibleError as reason:
+        return str(reason)
+    except ValueError as problem:
+        return f"contradicts itself: {str(problem).splitlines()[0]}"
+
+
+def _express(row: Row) -> Expressed:
+    if row.text("quality") == "X":
+        raise _NotExpressibleError("the source itself is in doubt")
+    precision = _PRECISIONS.get(row.text("precision"))
+    if precision is None:
+        raise _NotExpressibleError(f"precision {row.text('precision') or 'not stated'} is not modelled")
+    if row.text("strategy") not in _ENGINES:
+        raise _NotExpressibleError(f"strategy {row.text('strategy') or 'not stated'} is not modelled")
+    shape = shape_of(row)
+    if isinstance(shape, str):
+        raise _NotExpressibleError(shape)
+    devices = row.count("n_gpus")
+    if devices is None:
+        raise _NotExpressibleError("the number of devices is not stated")
+    device = device_of(row.text("gpu_model"))
+    if device is None:
+        raise _NotExpressibleError(f"no device {row.text('gpu_model')!r} in the catalog")
+    per_node = min(row.count("gpus_per_node") or 8, devices)
+    layout = _layout(row, precision, devices, per_node)
+    node_class = _node_class(row, device, devices, per_node)
+    rate, origin = _network(row, device, per_node)
+    cluster = Cluster(
+        name=row.name,
+        classes=(node_class,),
+        inter_node_bytes_per_second=rate,
+        inter_node_latency_seconds=INTER_LATENCY_SECONDS,
+        backend="nccl",
+        origins={"inter_node_bytes_per_second": origin},
+    )
+    work = ClassWork(
+        node_class=node_class,
+        micro_batch_size=layout.micro_batch_size,
+        gradient_accumulation_steps=layout.gradient_accumulation_steps,
+        batch_per_device=layout.micro_batch_size * layout.gradient_accumulation_steps,
+    )
+    return Expressed(row=row, shape=shape, layout=layout, cluster=cluster, work=(work,))
+
+
+def device_of(name: str) -> Device | None:
+    """Return the catalog device of a run; ``-500W`` behind the name is a power limit."""
+    limit = re.fullmatch(r"(.+)-([0-9]{2,4})W", name)
+    plain = limit.group(1) if limit else name
+    plain = re.sub(r"-HBM2e$", "", plain)
+    spec = device_catalog.lookup(_UNSTATED_MEMORY.get(plain, plain))
+    if spec is None and plain == "H100-96GB":
+        spec = device_catalog.lookup("H100-80GB-SXM")  # the same chip with other memory
+    if spec is None:
+        return None
+    bandwidth = spec.memory_bandwidth_bytes_per_second
+    if name.endswith("HBM2e") or "HBM2e" in name:
+        bandwidth = min(bandwidth, 2.4e12)
+    return Device(
+        name=spec.key,
+        catalog_key=spec.key,
+        kind=spec.kind,
+        architecture=spec.architecture,
+        memory_total_bytes=spec.memory_bytes,
+        memory_free_bytes=None,
+        peak_flops_per_second={str(p): rate for p, rate in spec.peak_flops_per_second.items()},
+        measured_flops_per_second={},
+        memory_bandwidth_bytes_per_second=bandwidth,
+        host_link_bytes_per_second=spec.host_link_bytes_per_second,
+        power_watts=float(limit.group(2)) if limit else spec.power_watts,
+        compute_capability=spec.compute_capability,
+        supports=frozenset(str(p) for p in spec.supports),
+    )
+
+
+def _node_class(row: Row, device: Device, devices: int, per_node: int) -> NodeClass:
+    spec = device_catalog.lookup(device.catalog_key or "")
+    link = spec.link_bytes_per_second if spec else None
+    origin: Origin = "catalog"
+    if "PCIe" in row.text("intra_link") or link is None:
+        link = (device.host_link_bytes_per_second or 12e9) * PCIE_COLLECTIVE_SHARE
+        origin = "estimated"
+    return NodeClass(
+        name=device.name,
+        num_nodes=-(-devices // per_node),
+        devices_per_node=per_node,
+        device=device,
+        intra_node_bytes_per_second=link,
+        intra_node_latency_seconds=INTRA_LATENCY_SECONDS,
+        network_bytes_per_second=None,
+        cpu_cores=None,
+        host_memory_bytes=None,
+        nvlink=origin == "catalog",
+        origins={"intra_node_bytes_per_second": origin},
+    )
+
+
+def _network(row: Row, device: Device, per_node: int) -> tuple[float | None, Origin]:
+    """Return bytes per second of a node from texts like ``8x200Gb/s HDR IB`` or ``400Gb/s per GPU``."""
+    text = row.text("inter_link")
+    found = re.search(r"(?:([0-9]+)\s*x\s*)?([0-9]+)\s*Gb/s", text)
+    if found is not None:
+        ports = float(found.group(1) or 1)
+        per_device = per_node if "per GPU" in text else 1
+        return ports * per_device * float(found.group(2)) * 1e9 / 8, "declared"
+    if "Omni-Path" in text:
+        return 4 * 12.5e9, "declared"  # four ports of 100 Gb/s
+    if "Slingshot-11" in text:
+        return 4 * 25e9, "declared"  # one port of 200 Gb/s for each device of a node
+    if text:
+        return None, "unknown"
+    usual = _USUAL_NETWORK.get(device.architecture)
+    return (None, "unknown") if usual is None else (usual * per_node / 8, "declared")
+
+
+def _layout(row: Row, precision: MixedPrecision, devices: int, per_node: int) -> Layout:
+    strategy = row.text("strategy")
+    engine, sharding = _ENGINES[strategy]
+    tensor, stages = row.count("tp") or 1, row.count("pp") or 1
+    context, experts = row.count("cp") or 1, row.count("ep") or 1
+    data, odd = divmod(devices, tensor * stages * context)
+    if odd:
+        raise _NotExpressibleError("tensor x pipeline x context does not divide the number of devices")
+    micro, accumulation = _batch(row, data)
+    replicate, shard = (data, 1) if sharding == "none" else (1, data)
+    if strategy in ("hsdp", "zero1-hybrid") and data % per_node == 0:
+        replicate, shard = data // per_node, per_node
+    checkpointing = row.text("activation_ckpt") or "none"
+    if checkpointing not in ("none", "selective", "full"):
+        raise _NotExpressibleError(f"activation checkpointing {checkpointing!r} is not modelled")
+    method = {"lora": "lora", "qlora": "qlora", "pretrain": "full", "full": "full", "": "full"}.get(row.text("method"))
+    if method is None:
+        raise _NotExpressibleError(f"method {row.text('method')!r} is not modelled")
+    layout = Layout(
+        engine=engine,
+        data_parallel_replicate_degree=replicate,
+        data_parallel_shard_degree=shard,
+        tensor_parallel_degree=tensor,
+        pipeline_parallel_degree=stages,
+        virtual_pipeline_chunks=row.count("vpp") or 1,
+        context_parallel_degree=context,
+        expert_parallel_degree=experts,
+        sharding=sharding,
+        micro_batch_size=micro,
+        gradient_accumulation_steps=accumulation,
+        sequence_length=row.count("seq_len") or 0,
+        precision=precision,
+        activation_checkpointing=checkpointing,  # type: ignore[arg-type]  # checked above
+        method=method,  # type: ignore[arg-type]  # checked above
+        flash_attention=row.text("attention") != "plain",
+        compiled=row.text("compiled") == "yes",
+    )
+    return _offloaded(row, layout)
+
+
+def _offloaded(row: Row, layout: Layout) -> Layout:
+    offload = row.text("offload")
+    if offload in ("", "none"):
+        return layout
+    if offload == "params-cpu":
+        return replace(layout, parameter_offload="cpu")
+    if offload == "optimizer-cpu":
+        return replace(layout, optimizer_offload="cpu")
+    if offload == "optimizer+params-cpu":
+        return replace(layout, optimizer_offload="cpu", parameter_offload="cpu")
+    raise _NotExpressibleError(f"offload {offload!r} is not modelled")
+
+
+def _batch(row: Row, data: int) -> tuple[int, int]:
+    micro = row.count("micro_batch")
+    whole = row.count("global_batch_sequences")
+    accumulation = row.count("grad_accum")
+    if micro is None and whole is not None and accumulation is not None:
+        micro = max(1, round(whole / (data * accumulation)))
+    if micro is None:
+        raise _NotExpressibleError("the micro-batch is not stated")
+    if whole is not None:
+        steps = whole / (micro * data)
+        if abs(steps - round(steps)) > 1e-6 or steps < 1:
+            raise _NotExpressibleError("micro-batch x data-parallel ranks does not divide the global batch")
+        return micro, round(steps)
+    return micro, accumulation or 1

@@ -1,0 +1,56 @@
+"""The model of a measured run, from the dimensions in its row."""
+
+from __future__ import annotations
+
+from stratadvisor.backtest.rows import Row
+from stratadvisor.schema.workload import Family, ModelShape
+
+_GATED_NAMES = ("llama", "qwen", "mistral", "yi-", "internlm", "gemma")
+_ENCODERS = ("bert", "roberta")
+_TIED_NAMES = ("gpt", "mpt", "opt", "bert", "llama-3.2-3b", "llama-3.2-1b")
+
+
+def shape_of(row: Row) -> ModelShape | str:
+    """Return the shape, or why the row does not give one."""
+    name = row.text("model_name") or "model"
+    if "(MoE)" in name:
+        return "the experts of a mixture are not described by these columns"
+    layers, hidden, heads = row.count("n_layers"), row.count("hidden"), row.count("n_heads")
+    if layers is None or hidden is None or heads is None:
+        return "layers, hidden size or heads are not stated"
+    lowered = name.lower()
+    encoder = any(word in lowered for word in _ENCODERS)
+    vocab = row.count("vocab") or 50257
+    keys = row.count("n_kv_heads") or heads
+    head_dim = -(-hidden // heads)
+    tied = any(lowered.startswith(word) for word in _TIED_NAMES)
+    stated = row.number("n_params")
+    width = row.count("ffn_hidden") or 4 * hidden
+    gated = any(word in lowered for word in _GATED_NAMES)
+    family: Family = "encoder" if encoder else "decoder"
+    counted = _count(layers, hidden, heads * head_dim, keys * head_dim, width, vocab, gated=gated, tied=tied)
+    total = stated if stated is not None and 0.8 < stated / counted < 1.25 else counted
+    return ModelShape(
+        name=name,
+        source=row.text("source") or row.name,
+        family=family,
+        num_parameters=int(total),
+        num_active_parameters=int(total),
+        num_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        num_key_value_heads=keys,
+        head_dim=head_dim,
+        ffn_hidden_size=width,
+        gated_mlp=gated,
+        vocab_size=vocab,
+        tied_embeddings=tied,
+    )
+
+
+def _count(
+    layers: int, hidden: int, queries: int, keys: int, width: int, vocab: int, *, gated: bool, tied: bool
+) -> float:
+    attention = hidden * (2 * queries + 2 * keys)
+    mlp = hidden * width * (3 if gated else 2)
+    return float(layers * (attention + mlp + 2 * hidden) + vocab * hidden * (1 if tied else 2))
