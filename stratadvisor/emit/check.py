@@ -25,7 +25,7 @@ else:
 def parse_python(text: str) -> ast.Module:
     """Return the syntax tree; remembered, since the search for runtime modules needs it as well."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)
+        warnings.simplefilter("ignore")
         return ast.parse(text)
 
 
