@@ -25,6 +25,11 @@ def read_int(path: Path) -> int | None:
     return int(match.group(1)) if match and len(match.group(1)) <= 20 else None
 
 
+def parse_count(text: str | None) -> int | None:
+    """Return a whole number of a file or an environment variable; None for anything else."""
+    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
 def list_dir(path: Path) -> list[Path]:
     """Return the entries of a folder by name, digits in their numeric order; empty when it cannot be read."""
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stratadvisor.probe import cgroups
-from stratadvisor.probe.files import list_dir, parse_cpu_list, read_int, read_text, status_field
+from stratadvisor.probe.files import list_dir, parse_count, parse_cpu_list, read_int, read_text, status_field
 from stratadvisor.schema.base import reported, unknown
 from stratadvisor.schema.profile import CpuProfile
 
@@ -82,8 +82,8 @@ def quota_cores(root: Path) -> tuple[float, cgroups.Version] | None:
     for version, folder in cgroups.folders(root, "cpu"):
         if version == "cgroup v2":
             words = (read_text(folder / "cpu.max") or "").split()
-            quota = int(words[0]) if words and words[0].isdigit() else None
-            period: int | None = int(words[1]) if len(words) > 1 and words[1].isdigit() else 100_000
+            quota = parse_count(words[0]) if words else None  # "max" is no number
+            period = parse_count(words[1]) if len(words) > 1 else 100_000
         else:
             quota = read_int(folder / "cpu.cfs_quota_us")
             period = read_int(folder / "cpu.cfs_period_us")
@@ -98,14 +98,15 @@ def slurm_cores(environ: Mapping[str, str]) -> int | None:
     """Return the processors that Slurm granted this job on this node; None outside a job."""
     if not environ.get("SLURM_JOB_ID"):
         return None
-    on_node = environ.get("SLURM_CPUS_ON_NODE", "")
-    if on_node.isdigit() and int(on_node) > 0:
-        return int(on_node)
-    per_task, tasks = environ.get("SLURM_CPUS_PER_TASK", ""), environ.get("SLURM_NTASKS_PER_NODE", "1")
+    on_node = parse_count(environ.get("SLURM_CPUS_ON_NODE"))
+    if on_node:
+        return on_node
     # Without SLURMD_NODENAME the process may still sit on the login node, where the grant does not apply.
-    if environ.get("SLURMD_NODENAME") and per_task.isdigit() and tasks.isdigit() and int(per_task) * int(tasks) > 0:
-        return int(per_task) * int(tasks)
-    return None
+    if not environ.get("SLURMD_NODENAME"):
+        return None
+    per_task = parse_count(environ.get("SLURM_CPUS_PER_TASK"))
+    tasks = parse_count(environ.get("SLURM_NTASKS_PER_NODE", "1"))
+    return (per_task or 0) * (tasks or 0) or None
 
 
 def collect(root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> CpuProfile:

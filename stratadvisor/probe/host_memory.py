@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stratadvisor.probe import cgroups
-from stratadvisor.probe.files import read_int, read_text
+from stratadvisor.probe.files import parse_count, read_int, read_text
 from stratadvisor.schema.base import Reading, reported, unknown
 from stratadvisor.schema.profile import HostMemoryProfile
 
@@ -52,20 +52,17 @@ def _slurm_bytes(environ: Mapping[str, str]) -> int | None:
     """Return the memory that Slurm granted on this node (its variables are in MiB); None for none or all of it."""
     if not environ.get("SLURM_JOB_ID") or not environ.get("SLURMD_NODENAME"):
         return None
-    per_node, per_cpu = environ.get("SLURM_MEM_PER_NODE", ""), environ.get("SLURM_MEM_PER_CPU", "")
-    cpus = environ.get("SLURM_CPUS_ON_NODE", "")
-    if per_node.isdigit() and int(per_node) > 0:
-        return int(per_node) * MIB
-    if per_cpu.isdigit() and cpus.isdigit() and int(per_cpu) * int(cpus) > 0:
-        return int(per_cpu) * int(cpus) * MIB
-    return None
+    per_node, per_cpu = (parse_count(environ.get(f"SLURM_MEM_PER_{unit}")) for unit in ("NODE", "CPU"))
+    cpus = parse_count(environ.get("SLURM_CPUS_ON_NODE"))
+    return (per_node or (per_cpu or 0) * (cpus or 0)) * MIB or None
 
 
 def _memlock(root: Path) -> Reading:
     match = re.search(r"^Max locked memory\s+(\S+)", read_text(root / "proc/self/limits") or "", re.MULTILINE)
     if match is None:
         return unknown("/proc/self/limits could not be read")
-    return reported(int(match.group(1))) if match.group(1).isdigit() else unknown("unlimited")
+    limit = parse_count(match.group(1))
+    return unknown(match.group(1)) if limit is None else reported(limit, "RLIMIT_MEMLOCK")
 
 
 def _shared_memory(root: Path, size_of: Callable[[Path], tuple[int, int]]) -> tuple[Reading, Reading]:
