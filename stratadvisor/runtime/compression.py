@@ -58,11 +58,12 @@ class SignCompressor:
         scales, packed = pack_signs(wanted)
         self._errors[index] = wanted - unpack_signs(scales, packed, wanted)
         ranks = dist.get_world_size(self.group)
-        all_scales, all_packed = scales.new_empty(ranks * len(scales)), packed.new_empty(ranks * len(packed))
-        dist.all_gather_into_tensor(all_scales, scales, group=self.group)
-        dist.all_gather_into_tensor(all_packed, packed, group=self.group)
+        all_scales = [torch.empty_like(scales) for _ in range(ranks)]
+        all_packed = [torch.empty_like(packed) for _ in range(ranks)]
+        dist.all_gather(all_scales, scales, group=self.group)
+        dist.all_gather(all_packed, packed, group=self.group)
         buffer.zero_()
-        for part_scales, part_packed in zip(all_scales.chunk(ranks), all_packed.chunk(ranks), strict=True):
+        for part_scales, part_packed in zip(all_scales, all_packed, strict=True):
             buffer.add_(unpack_signs(part_scales, part_packed, buffer), alpha=1 / ranks)
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(buffer)

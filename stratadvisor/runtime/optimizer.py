@@ -17,12 +17,17 @@ FINAL_SHARE = 0.1
 """The cosine ends at this share of the highest learning rate (arXiv:2203.15556, table A)."""
 
 
+def dimensions(parameter: Any) -> int:
+    """Return the dimensions of the whole parameter; one divided by ZeRO-3 keeps its shape in ``ds_shape``."""
+    return len(getattr(parameter, "ds_shape", parameter.shape))
+
+
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Return trainable parameters in two groups: matrices decay, vectors (norms, biases) do not."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in trainable if dimensions(p) >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if dimensions(p) < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 
