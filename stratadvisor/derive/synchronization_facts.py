@@ -15,13 +15,8 @@ SPECS = (
         "sync.exposed_communication_fraction",
         "number",
         "fraction",
-        "share of a step in which the best synchronous configuration that uses most devices waits for communication",
-    ),
-    spec(
-        "sync.uneven_exposed_communication_fraction",
-        "number",
-        "fraction",
-        "the same for the best configuration with unequal shares",
+        "share of a step in which the best configuration that keeps most devices in step, with equal or unequal shares,"
+        " waits for communication",
     ),
     spec(
         "sync.uneven_gain",
@@ -57,14 +52,14 @@ def derive(context: Context) -> Iterator[Fact]:
     """Yield the facts of ``SPECS``."""
     even = fastest(context.widest("synchronous"))
     uneven = fastest(context.widest("uneven_synchronous"))
-    yield _exposed("sync.exposed_communication_fraction", even, "synchronous", context)
-    yield _exposed("sync.uneven_exposed_communication_fraction", uneven, "uneven synchronous", context)
+    best = fastest(context.widest("synchronous", "uneven_synchronous"))
+    yield _exposed("sync.exposed_communication_fraction", best)
     if even is None or uneven is None or uneven.run_seconds.likely <= 0:
         yield unknown("sync.uneven_gain", f"no {'even' if even is None else 'uneven'} configuration fits")
     else:
         gain = even.run_seconds.likely / uneven.run_seconds.likely - 1
         yield known("sync.uneven_gain", gain, "estimated", f"{uneven.variant} beside {even.variant}")
-    yield from _hiding(even or uneven, context)
+    yield from _hiding(best, context)
     yield _straggler(context)
     devices = context.cluster.num_devices
     if devices < 2:
@@ -73,9 +68,9 @@ def derive(context: Context) -> Iterator[Fact]:
         yield known("async.expected_staleness_steps", devices - 1, "estimated", f"{devices} workers")
 
 
-def _exposed(name: str, candidate: Candidate | None, family: str, context: Context) -> Fact:
+def _exposed(name: str, candidate: Candidate | None) -> Fact:
     if candidate is None:
-        return unknown(name, f"no {family} configuration of several devices fits")
+        return unknown(name, "no synchronous configuration of several devices fits")
     because = f"{candidate.strategy}, {candidate.variant}, {candidate.num_devices} devices"
     return known(name, candidate.time.exposed_communication_fraction, "estimated", because)
 
