@@ -8,7 +8,7 @@ from stratadvisor.planner import ranking
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate
 from stratadvisor.schema.plan import Alternative, Interval
-from stratadvisor.schema.workload import Workload
+from stratadvisor.schema.workload import Objective, Workload
 from stratadvisor.strategies import STRATEGIES
 
 
@@ -46,7 +46,15 @@ def alternatives(
     found.sort(key=lambda c: (not c.feasible, c.run_seconds.likely if c.feasible else c.shortfall_bytes, c.strategy))
     final = finish(chosen)
     return tuple(
-        _alternative(finish(c) if c.feasible else c, final, id(c) in inside, broken.get(id(c), "")) for c in found
+        _alternative(
+            finish(c) if c.feasible else c,
+            final,
+            cluster,
+            workload.objective,
+            id(c) in inside,
+            broken.get(id(c), ""),
+        )
+        for c in found
     )
 
 
@@ -63,30 +71,43 @@ def _on_other_devices(
     return ranking.best(rest, cluster, workload.objective)
 
 
-def _alternative(candidate: Candidate, chosen: Candidate, inside: bool, broken: str) -> Alternative:
+def _alternative(
+    candidate: Candidate, chosen: Candidate, cluster: Cluster, objective: Objective, inside: bool, broken: str
+) -> Alternative:
     run = candidate.run_seconds
-    ratio = run.likely / chosen.run_seconds.likely if candidate.feasible else None
     return Alternative(
         strategy=candidate.strategy,
         variant=candidate.variant,
         feasible=candidate.feasible,
         run_seconds=Interval(low=run.low, likely=run.likely, high=run.high) if candidate.feasible else None,
-        relative_to_choice=ratio,
-        reason=_reason(candidate, chosen, ratio, inside, broken),
+        relative_to_choice=run.likely / chosen.run_seconds.likely if candidate.feasible else None,
+        reason=_reason(candidate, chosen, cluster, objective, inside, broken),
         inside_family=inside,
     )
 
 
-def _reason(candidate: Candidate, chosen: Candidate, ratio: float | None, inside: bool, broken: str) -> str:
-    if ratio is None:
+def _reason(
+    candidate: Candidate, chosen: Candidate, cluster: Cluster, objective: Objective, inside: bool, broken: str
+) -> str:
+    if not candidate.feasible:
         return candidate.infeasible_reason
     if broken:
         return broken
-    compared = f"{abs(ratio - 1):.0%} {'slower' if ratio >= 1 else 'faster'}"
-    if abs(ratio - 1) < ranking.TIE:
-        compared = "as fast, within what can be predicted"
+    said = _compared(candidate.run_seconds.likely / chosen.run_seconds.likely, "slower", "faster")
+    ratio = ranking.value(candidate, cluster, objective) / ranking.value(chosen, cluster, objective)
+    if objective != "time":
+        what = {"cost": ("dearer", "cheaper"), "energy": ("more energy", "less energy")}[objective]
+        said += f", {_compared(ratio, *what)}"
     if not inside:
-        return f"outside the family that the flowchart chose; predicted {compared}"
-    if ratio < 1 and ranking.complexity(candidate) > ranking.complexity(chosen):
-        return f"predicted {compared}: too little for what it adds"
-    return f"predicted {compared}"
+        return f"outside the family that the flowchart chose; predicted {said}"
+    if ratio < 1 - ranking.TIE:
+        return f"predicted {said}: too little for what it adds"
+    return f"predicted {said}"
+
+
+def _compared(ratio: float, more: str, less: str) -> str:
+    if abs(ratio - 1) < ranking.TIE:
+        return "nearly equal"
+    if ratio >= 3:
+        return f"{ratio:.3g} times as long" if more == "slower" else f"{ratio:.3g} times as much"
+    return f"{abs(ratio - 1):.0%} {more if ratio > 1 else less}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stratadvisor.planner import ranking
 from stratadvisor.planner.predict import predict
 from stratadvisor.planner.request import Request, in_family, uneven
 from stratadvisor.schema.base import Origin
@@ -26,10 +27,9 @@ from stratadvisor.strategies.common import UNKNOWN_MEMORY
 from stratadvisor.strategies.selections import part_used
 from stratadvisor.units import format_bytes, format_count
 
-MARGINAL_SHARE = 0.95
-"""A predicted peak above this share of what is free is called marginal."""
 LARGEST_PUBLISHED_BATCH_TOKENS = 16_777_216
 """Llama 3 405B at its largest (arXiv:2407.21783, section 3.4)."""
+YEAR_SECONDS = 365.25 * 86400
 _MODES = {
     "hierarchical": "hierarchical",
     "local_sgd": "local_sgd",
@@ -148,7 +148,7 @@ def _own_warnings(chosen: Candidate, part: Cluster, workload: Workload) -> list[
     for share, node_class in zip(chosen.shares, part.classes, strict=True):
         device, peak = node_class.device, share.memory.peak_bytes
         available = device.usable_memory_bytes
-        if available is not None and peak.high > MARGINAL_SHARE * available:
+        if available is not None and peak.high > ranking.MARGINAL_SHARE * available:
             said.append(
                 f"memory is marginal on {device.name}: up to {format_bytes(peak.high)} of {format_bytes(available)}"
             )
@@ -164,6 +164,9 @@ def _own_warnings(chosen: Candidate, part: Cluster, workload: Workload) -> list[
             said.append(
                 f"host memory of {share.node_class} unknown: whether the {format_bytes(host)} offloaded fit is open"
             )
+    if chosen.run_seconds.likely > YEAR_SECONDS:
+        years = chosen.run_seconds.likely / YEAR_SECONDS
+        said.append(f"the run would take {years:.3g} years: fewer tokens, a smaller model or more devices are needed")
     tokens = chosen.global_batch_size * workload.sequence_length
     if workload.model.is_transformer and tokens > LARGEST_PUBLISHED_BATCH_TOKENS:
         said.append(

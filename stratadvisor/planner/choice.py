@@ -20,6 +20,8 @@ from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies import STRATEGIES
 from stratadvisor.strategies.precision import choose_precision
 
+INEXACT_FAMILIES = ("hierarchical", "local_sgd", "asynchronous")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
@@ -101,7 +103,7 @@ def _pick(
 ) -> tuple[Candidate | None, list[str]]:
     found = ranking.best(groups.admitted, cluster, workload.objective)
     if found is not None:
-        return found, []
+        return _or_part(found, groups.others, cluster, workload, request)
     family = (request.family or "any").replace("_", " ")
     lacking = ranking.closest(groups.admitted)
     why = f": {lacking.infeasible_reason}" if lacking is not None else ""
@@ -114,6 +116,36 @@ def _pick(
         return None, []
     broken = next(reason for c, reason in groups.refused if c is found)
     return found, [f"{broken}, but nothing that keeps to it fits; {STRATEGIES[found.strategy].title} is taken instead"]
+
+
+def _or_part(
+    found: Candidate, others: tuple[Candidate, ...], cluster: Cluster, workload: Workload, request: Request
+) -> tuple[Candidate, list[str]]:
+    """Return the family's best, or an exact method on alike nodes alone where that is better.
+
+    What made the flowchart leave exact averaging, slow or unequal nodes, is then no part of the job.
+    """
+    if request.family not in INEXACT_FAMILIES:
+        return found, []
+    alike = [c for c in others if _exact_part(c, cluster)]
+    part = ranking.best(alike, cluster, workload.objective)
+    if part is None:
+        return found, []
+    ratio = ranking.value(part, cluster, workload.objective) / ranking.value(found, cluster, workload.objective)
+    if ratio > 1 - ranking.TIE:
+        return found, []
+    title = STRATEGIES[found.strategy].title
+    what = {"time": "faster", "cost": "cheaper", "energy": "more sparing"}[workload.objective]
+    return part, [
+        f"the flowchart asks for {title} over all nodes; {part.variant} with {STRATEGIES[part.strategy].title} is"
+        f" predicted {1 - ratio:.0%} {what}, exact, and taken instead"
+    ]
+
+
+def _exact_part(candidate: Candidate, cluster: Cluster) -> bool:
+    exact = STRATEGIES[candidate.strategy].family in ("single", "synchronous")
+    nodes = sum(s.num_nodes for s in candidate.shares)
+    return exact and len(candidate.shares) == 1 and nodes < cluster.num_nodes
 
 
 def _with_precision(

@@ -19,6 +19,8 @@ STEP = 4.0
 REFINEMENTS = 6
 """Bisections between two steps: the threshold is then within 4 ** (1 / 2 ** 6), about 2 %."""
 KEPT_PER_STRATEGY = 2
+MOST_MEMORY = 4.0
+"""Needs beyond this many times the present memory are no hint worth giving: no such device exists."""
 
 Scaled = Callable[[Cluster, float], Cluster]
 
@@ -149,8 +151,8 @@ def _memory_flip(
         gain = (1 - ranking.SIMPLICITY_GAIN) ** (level - ranking.complexity(candidate))
         if now < gain * ranking.value(candidate, cluster, workload.objective):
             continue  # it would not be chosen even if it fitted
-        short = _short(candidate, cluster)
-        if len(short) == 1 and (best is None or short[0][0] < best[0]):
+        short = [s for s in _short(candidate, cluster) if s[0] <= MOST_MEMORY * s[2]]
+        if len(short) == 1 == len(_short(candidate, cluster)) and (best is None or short[0][0] < best[0]):
             needed, name, available = short[0]
             best = (needed, candidate, name, available)
     if best is None:

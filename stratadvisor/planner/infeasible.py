@@ -9,11 +9,11 @@ from itertools import islice
 from stratadvisor.catalog.sizes import shape_for_size
 from stratadvisor.errors import NoFeasiblePlanError
 from stratadvisor.planner import ranking
-from stratadvisor.schema.cluster import Cluster
+from stratadvisor.schema.cluster import Cluster, NodeClass
 from stratadvisor.schema.layout import Candidate
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies import STRATEGIES
-from stratadvisor.units import format_count
+from stratadvisor.units import format_bytes, format_count
 
 SHORTEST_SEQUENCE = 512
 MAX_NODE_FACTOR = 64
@@ -21,6 +21,8 @@ SMALLER_SIZES = (70e9, 30e9, 13e9, 7e9, 3e9, 1e9, 350e6, 125e6)
 FIRST_TRIES = ("single", "ddp", "fsdp2", "hsdp", "zero2", "zero3", "zero_offload")
 """Strategies that decide whether something fits at all; the others need more memory than one of these."""
 SHOWN = 3
+HELD_SHARE = 0.05
+"""Memory of an idle device that its driver and a display may keep."""
 
 
 def no_plan(cluster: Cluster, workload: Workload, candidates: tuple[Candidate, ...]) -> NoFeasiblePlanError:
@@ -50,6 +52,9 @@ def _changes(cluster: Cluster, workload: Workload) -> Iterator[str]:
     """Yield changes that make it fit, smallest first: what is trained stays longest the same."""
     if workload.precision != "auto" and _feasible(cluster, workload.model_copy(update={"precision": "auto"})):
         yield "--precision auto"
+    freed, held = _freed(cluster)
+    if held and _feasible(freed, workload):
+        yield f"stopping what holds {held}"
     shorter = _shorter_sequence(cluster, workload)
     if shorter is not None:
         yield f"--seq-len {shorter}"
@@ -64,6 +69,9 @@ def _changes(cluster: Cluster, workload: Workload) -> Iterator[str]:
             if fits:
                 yield f"--method {method}"
                 break
+            if held and _feasible(freed, workload.model_copy(update={"method": method, "optimizer": "adamw"})):
+                yield f"--method {method} after stopping what holds {held}"
+                break
     factor = _more_nodes(cluster, workload)
     if factor is not None:
         total = cluster.num_devices * factor
@@ -72,6 +80,20 @@ def _changes(cluster: Cluster, workload: Workload) -> Iterator[str]:
     smaller = _smaller_model(cluster, workload)
     if smaller is not None:
         yield f"a model of about {format_count(smaller)} parameters"
+
+
+def _freed(cluster: Cluster) -> tuple[Cluster, str]:
+    """Return the cluster with all device memory free, and how much of which device is held now ("" when little is)."""
+    held = ""
+    classes: list[NodeClass] = []
+    for node_class in cluster.classes:
+        device = node_class.device
+        total, free = device.memory_total_bytes, device.memory_free_bytes
+        if device.kind != "cpu" and total is not None and free is not None and total - free > HELD_SHARE * total:
+            held = held or f"{format_bytes(total - free)} of {device.name}"
+            device = replace(device, memory_free_bytes=(1 - HELD_SHARE) * total)
+        classes.append(replace(node_class, device=device))
+    return replace(cluster, classes=tuple(classes)), held
 
 
 def _feasible(cluster: Cluster, workload: Workload) -> bool:

@@ -14,6 +14,11 @@ from stratadvisor.strategies.selections import part_used
 
 SIMPLICITY_GAIN = 0.10
 """Sharding must beat a replica that fits, and offload everything else, by this share; our choice."""
+MIXING_GAIN = 0.05
+"""Mixing node classes must beat the same on one class by this share: it is slower to fix when something breaks."""
+MARGINAL_SHARE = 0.95
+MARGINAL_GAIN = 0.05
+"""A predicted peak above the first share of what is free is marginal, and must gain the second; our choice."""
 TIE = 0.02
 """Predictions closer than this are equal; the simpler, smaller candidate then wins."""
 _STRATEGY_ORDER = {name: position for position, name in enumerate(STRATEGIES)}
@@ -50,8 +55,12 @@ def complexity(candidate: Candidate) -> int:
 
 
 def memory_known(candidate: Candidate, cluster: Cluster) -> bool:
-    """Whether the memory of every device it uses is known."""
-    known = {c.name: c.device.usable_memory_bytes is not None for c in cluster.classes}
+    """Whether the memory of every device it uses is known, and that of the hosts where it offloads."""
+    offloads = complexity(candidate) == 2
+    known = {
+        c.name: c.device.usable_memory_bytes is not None and not (offloads and c.host_memory_bytes is None)
+        for c in cluster.classes
+    }
     return all(known[s.node_class] for s in candidate.shares)
 
 
@@ -65,7 +74,7 @@ def best(candidates: Iterable[Candidate], cluster: Cluster, objective: Objective
     chosen: Candidate | None = None
     for level in range(3):
         tier = [c for c in checked or feasible if complexity(c) == level]
-        found = _smallest(tier, cluster, objective)
+        found = _uniform_or_mixed(tier, cluster, objective)
         if found is not None and (
             chosen is None
             or value(found, cluster, objective) < (1 - SIMPLICITY_GAIN) * value(chosen, cluster, objective)
@@ -74,10 +83,27 @@ def best(candidates: Iterable[Candidate], cluster: Cluster, objective: Objective
     return chosen
 
 
+def _uniform_or_mixed(tier: list[Candidate], cluster: Cluster, objective: Objective) -> Candidate | None:
+    uniform = _smallest([c for c in tier if len(c.shares) == 1], cluster, objective)
+    mixed = _smallest([c for c in tier if len(c.shares) > 1], cluster, objective)
+    if uniform is None or mixed is None:
+        return uniform or mixed
+    pays = value(mixed, cluster, objective) < (1 - MIXING_GAIN) * value(uniform, cluster, objective)
+    return mixed if pays else uniform
+
+
+def marginal(candidate: Candidate, cluster: Cluster) -> bool:
+    """Whether some device is predicted to be full to the last twentieth."""
+    free = {c.name: c.device.usable_memory_bytes for c in cluster.classes}
+    return any(
+        s.memory.peak_bytes.high > MARGINAL_SHARE * (free[s.node_class] or float("inf")) for s in candidate.shares
+    )
+
+
 def _smallest(tier: list[Candidate], cluster: Cluster, objective: Objective) -> Candidate | None:
     if not tier:
         return None
-    values = [value(c, cluster, objective) for c in tier]
+    values = [value(c, cluster, objective) * (1 + MARGINAL_GAIN if marginal(c, cluster) else 1.0) for c in tier]
     limit = min(values) * (1 + TIE)
     near = [(c, v) for c, v in zip(tier, values, strict=True) if v <= limit]
     return min(near, key=lambda pair: _simplicity(pair[0], pair[1]))[0]

@@ -17,7 +17,7 @@ from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.base import Strategy
 from stratadvisor.strategies.common import explore, with_checkpointing
 from stratadvisor.strategies.local import exact_only, whole_replicas
-from stratadvisor.strategies.selections import selections
+from stratadvisor.strategies.selections import spanning
 from stratadvisor.strategies.site import layout_for, sharing_site
 from stratadvisor.strategies.uneven import sequences_per_second
 
@@ -29,7 +29,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
     """Yield one worker on each device, pushing gradients of equal batches."""
     if exact_only(workload) or not whole_replicas(cluster, workload):
         return
-    for selection in selections(cluster)[:3]:
+    for selection in spanning(cluster):
         found = sharing_site("async_sgd", selection, workload)
         if found is None or found[0].cluster.num_devices < 2:
             continue

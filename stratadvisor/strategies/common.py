@@ -14,7 +14,7 @@ from stratadvisor.schema.layout import Candidate, Checkpointing, ClassShare, Lay
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.batches import micro_batches
 from stratadvisor.strategies.fit import fits, memory_of, shortage
-from stratadvisor.strategies.run_length import run_tokens
+from stratadvisor.strategies.run_length import extra_tokens_fraction, run_tokens
 from stratadvisor.strategies.site import Share, Site
 from stratadvisor.units import format_bytes
 
@@ -59,6 +59,10 @@ def build(
         if node_class.device.usable_memory_bytes is None:
             needed = format_bytes(memory.peak_bytes.high)
             said.append(f"{UNKNOWN_MEMORY} of {node_class.device.name}: whether the {needed} needed fit is open")
+    batch = sum(c.num_devices * s.batch_per_device for c, s in zip(at.cluster.classes, shares, strict=True))
+    forced = extra_tokens_fraction(at.workload, batch)
+    if forced > 0:
+        said.append(f"a batch of {batch} sequences is taken to need {forced:.0%} more tokens (arXiv:1812.06162)")
     candidate = Candidate(
         strategy=at.strategy,
         variant=f"{variant}, {at.label}" if at.label else variant,
@@ -77,10 +81,8 @@ def build(
             for c, s, m in zip(at.cluster.classes, shares, memories, strict=True)
         ),
         time=_UNTIMED,
-        global_batch_size=sum(
-            c.num_devices * s.batch_per_device for c, s in zip(at.cluster.classes, shares, strict=True)
-        ),
-        extra_steps_fraction=extra_steps[0],
+        global_batch_size=batch,
+        extra_steps_fraction=(1 + extra_steps[0]) * (1 + forced) - 1,
         feasible=not reason,
         infeasible_reason=reason,
         shortfall_bytes=missing,

@@ -9,7 +9,7 @@ from stratadvisor.schema.layout import Candidate, Layout
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.base import Strategy
 from stratadvisor.strategies.local import exact_only, explore_intervals, sites, whole_replicas
-from stratadvisor.strategies.selections import selections
+from stratadvisor.strategies.selections import spanning
 from stratadvisor.strategies.site import Site, layout_for
 
 USUAL_INTERVALS = (30, 100)
@@ -23,7 +23,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
     """Yield DiLoCo over all devices and over parts of the cluster, at several intervals."""
     if exact_only(workload) or not whole_replicas(cluster, workload):
         return
-    for selection in selections(cluster)[:3]:
+    for selection in spanning(cluster):
         for at, batch, by_speed in sites("diloco", selection, workload, _layout):
             if at.cluster.num_devices < 2:
                 continue

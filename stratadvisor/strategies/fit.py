@@ -49,19 +49,22 @@ def shortage(node_class: NodeClass, memory: MemoryEstimate, layout: Layout) -> t
     """
     available = node_class.device.usable_memory_bytes
     needed = memory.peak_bytes.high
+    missing = 0.0
+    reasons: list[str] = []
     if available is not None and needed > available:
         what = "free" if node_class.device.memory_free_bytes is not None else "total"
-        return needed - available, (
+        missing += needed - available
+        reasons.append(
             f"needs {format_bytes(needed)} of the {format_bytes(available)} {what} on {node_class.device.name}"
         )
     offloads = layout.optimizer_offload != "none" or layout.parameter_offload != "none"
     host, host_needed = node_class.host_memory_bytes, memory.host_bytes_per_rank * node_class.devices_per_node
     if offloads and node_class.device.kind != "cpu" and host is not None and host_needed > host:
-        return host_needed - host, (
-            f"offload needs {format_bytes(host_needed)} of the {format_bytes(host)} host memory of a node of"
-            f" {node_class.name}"
+        missing += host_needed - host
+        reasons.append(
+            f"needs {format_bytes(host_needed)} of the {format_bytes(host)} host memory of a node of {node_class.name}"
         )
-    return 0.0, ""
+    return missing, " and ".join(reasons)
 
 
 def fits(at: Site, layout: Layout, node_class: NodeClass, share: Share) -> bool:

@@ -13,7 +13,7 @@ from stratadvisor.schema.layout import Candidate, Layout
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.base import Strategy
 from stratadvisor.strategies.local import exact_only, explore_intervals, sites, whole_replicas
-from stratadvisor.strategies.selections import selections
+from stratadvisor.strategies.selections import spanning
 from stratadvisor.strategies.site import Site, layout_for
 
 USUAL_INTERVALS = (4, 8)
@@ -25,7 +25,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
     """Yield averaging every few steps on selections of several nodes."""
     if exact_only(workload) or not whole_replicas(cluster, workload):
         return
-    for selection in selections(cluster)[:3]:
+    for selection in spanning(cluster):
         for at, batch, by_speed in sites("hierarchical", selection, workload, _layout):
             if not _alike_nodes(at.cluster):
                 continue

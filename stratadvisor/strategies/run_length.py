@@ -15,6 +15,7 @@ BATCH_TOKENS = 524_288
 """Tokens per optimizer step from one billion parameters on, as GPT-3 125M to 760M (arXiv:2005.14165, table 2.1)."""
 ADAPTER_BATCH = 16
 """Sequences per optimizer step of an adapter run: our choice."""
+CRITICAL_BATCHES = 4
 MODULE_BATCH = 256
 """Items per optimizer step of other modules (arXiv:1512.03385, section 3.4)."""
 
@@ -46,6 +47,20 @@ def base_batch(workload: Workload) -> int:
     sequences = max(1, round(tokens / workload.sequence_length))
     power = 1 << (sequences.bit_length() - 1)
     return power if sequences * sequences < power * power * 2 else power * 2
+
+
+def extra_tokens_fraction(workload: Workload, batch: int) -> float:
+    """Return the further tokens that a batch larger than the wished one needs, where devices force it on us.
+
+    Tokens to a loss grow as 1 + B / B_critical (arXiv:1812.06162); B_critical is taken as CRITICAL_BATCHES wished
+    batches, 2M tokens for models of a billion parameters or more (arXiv:2001.08361, figure 10). A batch that the user
+    chose costs nothing: all candidates share it.
+    """
+    wished = base_batch(workload)
+    if workload.global_batch_size is not None or batch <= 2 * wished:
+        return 0.0
+    critical = CRITICAL_BATCHES * wished
+    return (1 + batch / critical) / (1 + wished / critical) - 1
 
 
 def assumptions(workload: Workload, chosen_batch: int) -> tuple[str, ...]:

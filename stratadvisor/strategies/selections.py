@@ -59,6 +59,15 @@ def selections(cluster: Cluster) -> list[Selection]:
     return list(found.values())
 
 
+def spanning(cluster: Cluster, limit: int = 3) -> list[Selection]:
+    """Return the largest selections of several nodes, or of one node where there is only one.
+
+    For methods that save exchanges: inside one node of a larger cluster there are none worth saving.
+    """
+    nodes = min(2, cluster.num_nodes)
+    return [s for s in selections(cluster) if s.cluster.num_nodes >= nodes][:limit]
+
+
 def single_devices(cluster: Cluster) -> list[Selection]:
     """Return one device of each class, fastest first."""
     ordered = sorted(cluster.classes, key=lambda c: (-device_rate(c), c.name))[:MAX_CLASSES_TRIED]
