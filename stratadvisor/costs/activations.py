@@ -30,7 +30,18 @@ class LayerBytes:
         return max(0.0, self.full - self.kept)
 
 
-def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe) -> LayerBytes:
+def norm_extra_bytes(shape: ModelShape, recipe: Recipe, *, fused: bool) -> float:
+    """Return per token what an RMSNorm keeps beside its input and output.
+
+    Where torch has no fused kernel (the CPU; GPUs before torch 2.9) it keeps the normalised value in fp32, and, in
+    16 bit, its fp32 input in place of the 16-bit one. LayerNorm is fused everywhere.
+    """
+    if fused or shape.norm_bias:
+        return 0.0
+    return shape.hidden_size * (4 + max(0, 4 - recipe.residual))
+
+
+def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe, *, fused_norm: bool) -> LayerBytes:
     """Return the bytes per token of an average layer."""
     if layout.engine == "megatron":
         return _megatron(shape, layout, recipe)
@@ -41,12 +52,13 @@ def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe) -> LayerBytes
     copies = 3 if recipe.autocast else 1  # autocast casts the fp32 norm output once per product
     attention = r * hidden + copies * e * hidden + 4 * e * queries + 4 * shape.num_attention_heads / tensor
     if not shape.learned_positions:
-        attention += 8 * shape.head_dim / max(1, layout.micro_batch_size)  # cosines and sines, once per layer
+        # cosines and sines, once per layer; turning the queries makes attention's output need a copy
+        attention += 8 * shape.head_dim / layout.micro_batch_size + e * queries
     if not layout.flash_attention:
         attention += e * shape.num_attention_heads / tensor * layout.sequence_length
     mlp, mlp_kept, mlp_transient = _mlp(shape, layout, recipe)
-    full = attention + r * hidden + mlp
-    transient = max(mlp_transient, 3 * e * queries + (r + e) * hidden)
+    full = attention + r * hidden + mlp + 2 * norm_extra_bytes(shape, recipe, fused=fused_norm) / shared
+    transient = mlp_transient + r * hidden
     if layout.method != "full":
         full += 7 * layout.lora_rank * e
     kept = full
@@ -87,8 +99,8 @@ def _dense_mlp(
         copies = 2 if recipe.autocast else 1
         # gate, its activation, up, product; compiled code computes the activation again
         inner = (3 if layout.compiled else 4) * e * width
-        return copies * e * hidden + inner, e * (width + hidden), 3 * e * width
-    return e * hidden + 2 * e * width, e * width, 2 * e * width
+        return copies * e * hidden + inner, e * (width + hidden), 2 * e * width
+    return e * hidden + 2 * e * width, e * width, e * width
 
 
 def _megatron(shape: ModelShape, layout: Layout, recipe: Recipe) -> LayerBytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stratadvisor.costs.activations import norm_extra_bytes
 from stratadvisor.costs.states import Recipe
 from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
@@ -12,10 +13,14 @@ MEGATRON_BYTES = 10
 """Per score of a rank's part of the vocabulary: 16-bit scores, an fp32 copy, exponentials reused for the gradient."""
 
 
-def score_bytes(shape: ModelShape, layout: Layout, recipe: Recipe, tokens: float) -> tuple[float, float]:
+def score_bytes(
+    shape: ModelShape, layout: Layout, recipe: Recipe, tokens: float, *, fused_norm: bool
+) -> tuple[float, float]:
     """Return (in forward, at the start of backward) bytes of scores and loss for ``tokens`` tokens of this rank."""
     scores = tokens * shape.vocab_size / layout.tensor_parallel_degree
     hidden = tokens * shape.hidden_size * (recipe.residual + recipe.compute)
+    if layout.engine != "megatron":
+        hidden += tokens * norm_extra_bytes(shape, recipe, fused=fused_norm)
     if layout.engine == "megatron":
         each = MEGATRON_BYTES if recipe.compute == 2 else BACKWARD_BYTES
         return hidden + each * scores, hidden + each * scores

@@ -55,7 +55,7 @@ def _stage(shape: ModelShape, layout: Layout, stage: int, device_kind: DeviceKin
     kinds = recipe(layout, counts)
     local = rank_parameters(counts, layout, stage)
     states = held(counts, local, layout, kinds)
-    found = moments(shape, layout, counts, kinds, local, states, stage)
+    found = moments(shape, layout, counts, kinds, local, states, stage, fused_norm=device_kind != "cpu")
     phase, alive = max(found.items(), key=lambda item: sum(item[1]))
     gradients, activations, logits, gathered, buffers = alive
     host = states.host

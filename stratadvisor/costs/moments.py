@@ -29,10 +29,12 @@ def moments(
     local: RankParameters,
     states: Held,
     stage: int,
+    *,
+    fused_norm: bool,
 ) -> dict[str, Alive]:
     """Return what is alive at each moment beside the states, keyed by phase (and part of it)."""
     tokens = layout.micro_batch_size * layout.sequence_length / layout.context_parallel_degree
-    kept, working = _activations(shape, layout, kinds, tokens)
+    kept, working = _activations(shape, layout, kinds, tokens, fused_norm=fused_norm)
     kept *= local.layers * micro_batches_in_flight(layout, stage) if shape.is_transformer else 1.0
     before = states.gradients if _keeps_gradients(layout) else 0.0
     ahead = gathered_bytes(local, layout, kinds, backward=False)
@@ -43,7 +45,7 @@ def moments(
     head_gradient = (kinds.gradient + (kinds.compute if kinds.autocast else 0)) * head
     found: dict[str, Alive] = {}
     if stage == layout.pipeline_parallel_degree - 1 and shape.is_transformer:
-        forward_scores, backward_scores = score_bytes(shape, layout, kinds, tokens)
+        forward_scores, backward_scores = score_bytes(shape, layout, kinds, tokens, fused_norm=fused_norm)
         at_loss = behind if kinds.autocast else ahead
         found["loss forward"] = (before, kept, forward_scores, ahead + fixed, 0.0)
         found["loss backward"] = (before, kept, backward_scores, at_loss + fixed, 0.0)
@@ -51,17 +53,15 @@ def moments(
         found["backward head"] = (before + head_gradient, kept, gradient_of_scores, at_loss + fixed, 0.0)
     early = before if before else kinds.gradient * head if layout.engine != "fsdp2" else kinds.compute * head
     found["backward start"] = (early, kept + working, 0.0, behind + fixed, buckets)
-    end = gathered_bytes(local, layout, kinds, backward=True) if not kinds.autocast else kinds.compute * local.one_layer
+    end = kinds.compute * local.one_layer if kinds.autocast else behind
     root = 0.0
     if layout.engine == "fsdp2" and layout.method == "full":
         root = (kinds.compute + (4 if kinds.compute == 2 else 0)) * local.root
-    found["backward end"] = (
-        states.gradients,
-        working + kept / max(1.0, local.layers),
-        0.0,
-        end + root + fixed,
-        buckets,
-    )
+    # while the first layer runs backward its own gradients and the embedding's are still to come
+    done = 1.0 if before or not local.total else max(0.0, 1 - (local.one_layer + local.root - local.head) / local.total)
+    last_layer = working + kept / max(1.0, local.layers)
+    found["backward end"] = (done * states.gradients, last_layer, 0.0, end + fixed, buckets)
+    found["backward done"] = (states.gradients, 0.0, 0.0, end + root + fixed, buckets)
     found["optimizer"] = (states.gradients, 0.0, 0.0, 0.0, states.step_copy)
     return found
 
@@ -74,7 +74,9 @@ def _keeps_gradients(layout: Layout) -> bool:
     return persistent or layout.gradient_accumulation_steps > 1
 
 
-def _activations(shape: ModelShape, layout: Layout, kinds: Recipe, tokens: float) -> tuple[float, float]:
+def _activations(
+    shape: ModelShape, layout: Layout, kinds: Recipe, tokens: float, *, fused_norm: bool
+) -> tuple[float, float]:
     """Return (bytes kept per layer from forward to backward, bytes that the running layer needs beside them).
 
     Of a counted module: of all of it.
@@ -83,5 +85,5 @@ def _activations(shape: ModelShape, layout: Layout, kinds: Recipe, tokens: float
         saved = (shape.saved_bytes_per_item or 0.0) * layout.micro_batch_size
         saved *= AUTOCAST_MODULE_SHARE if kinds.autocast else kinds.compute / 4
         return saved, MODULE_TRANSIENT_SHARE * saved
-    layer = layer_bytes(shape, layout, kinds)
+    layer = layer_bytes(shape, layout, kinds, fused_norm=fused_norm)
     return tokens * layer.kept, tokens * (layer.recomputed + layer.transient)
