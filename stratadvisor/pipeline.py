@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float | None], None]
 SOURCE_NAME = ".cluster-source"
 """Beside a bundle: which profile the plan came from, so that a calibration reaches it. Not part of the plan."""
-COMPARE_FOLDER = "compare"
+COMPARE_FOLDER, PROXY_FOLDER = "compare", "proxy"
 MAX_CALIBRATIONS = 200
 
 
@@ -201,14 +201,14 @@ def make_workload(
     try:
         return Workload(
             model=shape,
-            method=method,  # type: ignore[arg-type]  # checked above
+            method=method,
             lora_rank=lora_rank,
             sequence_length=length,
             global_batch_size=global_batch_size,
             total_tokens=None if total_tokens is None else _count("--total-tokens", total_tokens),
-            optimizer=optimizer,  # type: ignore[arg-type]
-            precision=precision,  # type: ignore[arg-type]
-            objective=objective,  # type: ignore[arg-type]
+            optimizer=optimizer,
+            precision=precision,
+            objective=objective,
             max_staleness_steps=max_staleness_steps,
             price_per_device_hour=price_per_device_hour,
         )
@@ -368,25 +368,77 @@ def run_config(
     if data is not None and not data.is_file():
         raise UsageError(f"--data {data} is not a file")
     limits = run.Limits(total_seconds=time_limit_seconds, stall_seconds=stall_limit_seconds)
-    first = run.run_bundle(
-        directory,
-        opened.plan,
-        opened.profile,
-        steps=steps,
-        data=data,
-        limits=limits,
-        allow_proxy=allow_proxy,
-        progress=progress,
-    )
+    first = _run_proxy(directory, opened.plan, steps, data, limits, allow_proxy, progress)
+    if first is None:
+        first = run.run_bundle(
+            directory, opened.plan, opened.profile, steps=steps, data=data, limits=limits, progress=progress
+        )
     results = [first]
     notes: list[str] = []
-    if compare and first.outcome == "completed":
+    if compare and first.proxy:
+        notes.append("runners-up are compared on the plan's own cluster only: this run was scaled down")
+    elif compare and first.outcome == "completed":
         more, notes = _run_alternatives(directory, opened.plan, opened.profile, compare, steps, data, limits, progress)
         results += more
     calibrated: tuple[str, ...] = ()
     if first.outcome == "completed":
         calibrated = _keep_calibrations(directory, opened.plan, opened.profile, results, cluster)
     return RunConfigOutcome(results=tuple(results), calibrated_profiles=calibrated, notes=tuple(notes))
+
+
+def _run_proxy(
+    directory: Path,
+    plan: Plan,
+    steps: int,
+    data: Path | None,
+    limits: Limits,
+    allowed: bool,
+    progress: Progress | None,
+) -> ValidationResult | None:
+    """Run the plan scaled down to this machine where it is smaller than the plan's cluster; None where it is not."""
+    from stratadvisor import scaling
+    from stratadvisor.validate import run
+
+    devices = () if plan.device_kind == "cpu" else scaling.local_devices()
+    if scaling.fits_here(plan, devices):
+        return None
+    asked = ", ".join(f"{g.num_nodes} x {g.devices_per_node} {g.device_name}" for g in plan.groups)
+    if not allowed:
+        raise UsageError(
+            f"the plan needs {asked}, which this machine does not have",
+            hint="start launch.sh on the cluster's nodes, or leave out --no-proxy",
+        )
+    if progress is not None:
+        progress(f"the plan needs {asked}; measuring this machine for a smaller run", 0.0)
+    local = probe_node(quick=True, progress=progress)
+
+    def fits(workload: Workload) -> bool:
+        try:
+            recommend(local, workload, strategy=plan.strategy)
+        except StratadvisorError:
+            return False
+        return True
+
+    shrunk = scaling.shrink(plan, local, fits)
+    said = shrunk.said
+    try:
+        smaller = recommend(local, shrunk.workload, strategy=plan.strategy)
+    except StratadvisorError:
+        smaller = recommend(local, shrunk.workload)
+        said += f"; {plan.strategy} does not apply to this machine, {smaller.plan.strategy} is run in its place"
+    folder = directory / PROXY_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bundle(smaller, folder, force=True)
+    result = run.run_bundle(
+        folder, smaller.plan, local, steps=steps, data=data, limits=limits, proxy=said, progress=progress
+    )
+    if shrunk.comparable:
+        ratio = next((row.ratio for row in result.comparisons if row.quantity == "step time"), None)
+        if ratio is not None:
+            step = plan.predicted.step_seconds.likely * ratio
+            note = f"extrapolated to the plan by the same ratio: {step:.3g} s a step"
+            result = result.model_copy(update={"notes": (*result.notes, note)})
+    return result
 
 
 def _run_alternatives(
