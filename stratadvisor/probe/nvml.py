@@ -21,10 +21,10 @@ def _note(status: str, reason: str) -> Observation:
     return Observation.model_validate({"probe": "nvml", "status": status, "reason": reason})
 
 
-def _enumerate(nvml: Nvml, module: ModuleType, root: Path) -> list[Found]:
+def _enumerate(nvml: Nvml, module: ModuleType, count: int, root: Path) -> list[Found]:
     """Return every device, in the order of the bus where that is known for all."""
     found: list[Found] = []
-    for number in range(int(nvml.value("DeviceGetCount") or 0)):
+    for number in range(count):
         handle = nvml.query("DeviceGetHandleByIndex", number)
         if handle.ok:
             found.append(read_device(nvml, module, number, handle.value, root))
@@ -56,8 +56,7 @@ def _identify(found: list[Found], root: Path) -> None:
         return
     for device, (bus_id, model, uuid) in zip(nameless, left, strict=True):
         device.fields |= {"pci_bus_id": short_bus_id(bus_id), "name": model or device.fields["name"]}
-        if uuid.startswith("GPU-") and "?" not in uuid:
-            device.fields["uuid"] = uuid
+        device.fields["uuid"] = nvml_absence.real_uuid(uuid)
 
 
 def _seen(found: list[Found], environ: Mapping[str, str]) -> tuple[list[Found], Visible]:
@@ -112,10 +111,13 @@ def _order_notes(found: list[Found], visible: Visible, environ: Mapping[str, str
 
 
 def _look(nvml: Nvml, module: ModuleType, environ: Mapping[str, str], root: Path) -> Accelerators:
-    found = _enumerate(nvml, module, root)
-    if not found:
-        reason = "the NVIDIA driver lists no GPU"
-        return nvml_absence.unusable_devices(root, reason), (), (_note("unsupported", reason),)
+    count = nvml.query("DeviceGetCount")
+    if not count.ok:
+        reason = f"the NVIDIA driver cannot count its devices: {count.reason}"
+        return nvml_absence.unusable_devices(root, count, reason), (), (_note("failed", reason),)
+    if not count.value:
+        return (), (), (nvml_absence.none_granted(root),)
+    found = _enumerate(nvml, module, int(count.value), root)
     chosen, visible = _seen(found, environ)
     usable, notes = _one_slice(chosen)
     numbered = list(enumerate(usable))
@@ -142,8 +144,9 @@ def collect(environ: Mapping[str, str] | None = None, root: Path = Path("/")) ->
     start = nvml.query("Init")
     if not start.ok:
         note = nvml_absence.explain(start, root)
-        devices = nvml_absence.unusable_devices(root, note.reason) if note.status != "unsupported" else ()
-        return devices, (), (note,)
+        if nvml_absence.hidden(environ):
+            return (), (), (note,)
+        return nvml_absence.unusable_devices(root, start, note.reason), (), (note,)
     try:
         return _look(nvml, pynvml, environ, root)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from stratadvisor.catalog import devices as catalog
@@ -35,9 +36,22 @@ def kernel_gpus(root: Path) -> dict[str, tuple[str, str]]:
     return dict(sorted(found.items()))
 
 
-def unusable_devices(root: Path, reason: str) -> tuple[DeviceProfile, ...]:
-    """Return the GPUs that the kernel knows, or the PCI bus shows, as devices that cannot be used now."""
-    known = kernel_gpus(root) or dict.fromkeys(pci_gpus(root, NVIDIA_VENDOR), ("", ""))
+def hidden(environ: Mapping[str, str]) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES hides every device, so that the user wants none."""
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    return value is not None and re.match(r"\s*(\+?[0-9]|GPU-|MIG-)", value, re.IGNORECASE) is None
+
+
+def unusable_devices(root: Path, start: Answer, reason: str) -> tuple[DeviceProfile, ...]:
+    """Return the GPUs that the loaded driver knows as devices that cannot be used now, so that no plan forgets them.
+
+    A card on the bus without any driver is not among them: it may be an old display card that nobody wants to use.
+    """
+    if start.code == DRIVER_NOT_LOADED or (start.code == LIBRARY_NOT_FOUND and nvidia_driver(root) is None):
+        return ()
+    known = kernel_gpus(root)
+    if not known and start.code in (VERSION_MISMATCH, NO_PERMISSION):
+        known = {"": ("", "")}  # a driver answered, so there is at least one
     devices = []
     for index, (bus_id, (model, uuid)) in enumerate(known.items()):
         spec = catalog.lookup(model) if model else None
@@ -47,7 +61,7 @@ def unusable_devices(root: Path, reason: str) -> tuple[DeviceProfile, ...]:
                 kind="cuda",
                 name=model or "unknown NVIDIA device",
                 catalog_key=spec.key if spec else None,
-                uuid=uuid if uuid.startswith("GPU-") and "?" not in uuid else "",
+                uuid=real_uuid(uuid),
                 pci_bus_id=bus_id,
                 healthy=False,
                 health_reason=reason,
@@ -56,11 +70,17 @@ def unusable_devices(root: Path, reason: str) -> tuple[DeviceProfile, ...]:
     return tuple(devices)
 
 
+def real_uuid(text: str) -> str:
+    """Return a UUID of the kernel's list; a GPU that was never started has question marks there."""
+    return text if text.startswith("GPU-") and "?" not in text else ""
+
+
 def explain(answer: Answer, root: Path) -> Observation:
     """Return the true cause of a failed start of NVML, with what to do about it."""
     loaded = nvidia_driver(root)
     on_bus = len(kernel_gpus(root) or pci_gpus(root, NVIDIA_VENDOR))
-    cards = f"{on_bus} NVIDIA GPU{'s are' if on_bus != 1 else ' is'} in this machine"
+    cards = f"{on_bus} NVIDIA GPU{'s are' if on_bus > 1 else ' is'}" if on_bus else "NVIDIA GPUs are"
+    cards += " in this machine"
     if answer.code == VERSION_MISMATCH:
         reason = (
             f"{cards}, but the loaded kernel driver ({loaded or 'version unknown'}) and the installed driver library"
@@ -88,3 +108,15 @@ def explain(answer: Answer, root: Path) -> Observation:
     return Observation(
         probe="nvml", status="failed", reason=f"the NVIDIA driver library does not start: {answer.reason}"
     )
+
+
+def none_granted(root: Path) -> Observation:
+    """Return why a running driver lists no device."""
+    known = len(kernel_gpus(root))
+    if known == 0:
+        return Observation(probe="nvml", status="unsupported", reason="the NVIDIA driver lists no GPU")
+    reason = (
+        f"the kernel driver knows {known} GPU(s), but none may be used here: this container or Slurm step was given"
+        " none (--gpus, --gres=gpu:N), or they failed to start (see dmesg)"
+    )
+    return Observation(probe="nvml", status="denied", reason=reason)

@@ -248,7 +248,9 @@ def test_driver_and_library_that_differ_are_the_cause_and_no_cpu_plan_follows(
 
 
 def test_devices_that_may_not_be_opened_are_denied(look: Callable[..., Look]) -> None:
-    assert [o.status for o in look("no_permission").observations] == ["denied"]
+    seen = look("no_permission")
+    assert [o.status for o in seen.observations] == ["denied"]
+    assert [d.healthy for d in seen.devices] == [False]
 
 
 def test_shared_memory_is_the_hosts(look: Callable[..., Look], tmp_path: Path) -> None:
@@ -296,8 +298,30 @@ def test_without_the_library_the_reason_depends_on_the_driver_and_the_bus(
     (folder / "vendor").write_text("0x10de\n")
     (folder / "class").write_text("0x030200\n")
     no_driver = look(None, root=tmp_path / "bare")
-    assert [(d.healthy, d.pci_bus_id) for d in no_driver.devices] == [(False, "0000:01:00.0")]
+    assert no_driver.devices == []  # perhaps an old display card: it must not stand in the way of a plan for the CPU
+    assert [o.status for o in no_driver.observations] == ["failed"]
     assert "driver is not loaded" in no_driver.reasons
+
+
+def test_gpus_of_a_loaded_driver_without_library_are_listed_unless_hidden(
+    look: Callable[..., Look], tmp_path: Path
+) -> None:
+    root = files(tmp_path / "root", sys__module__nvidia__version="550.54.15\n")
+    proc_gpu(root, "0000:21:00.0", "NVIDIA A100-PCIE-40GB", "GPU-???????? ????")
+    seen = look(None, root=root)
+    assert [(d.healthy, d.uuid, d.pci_bus_id) for d in seen.devices] == [(False, "", "0000:21:00.0")]
+    assert look(None, {"CUDA_VISIBLE_DEVICES": ""}, root).devices == []
+
+
+def test_a_driver_that_grants_no_device_is_told_from_one_that_has_none(
+    look: Callable[..., Look], tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    proc_gpu(root, "0000:21:00.0", "NVIDIA A100-PCIE-40GB", "GPU-0000abcd-1c0f")
+    granted = look("no_device", root=root)
+    assert (granted.devices, [o.status for o in granted.observations]) == ([], ["denied"])
+    assert "--gres" in granted.reasons
+    assert [o.status for o in look("no_device").observations] == ["unsupported"]
 
 
 def test_a_binding_that_is_not_nvidias_is_told(look: Callable[..., Look]) -> None:
