@@ -43,6 +43,8 @@ def mounts(root: Path) -> list[Mount]:
         version: Version = "cgroup v2" if right[0] == "cgroup2" else "cgroup v1"
         controllers = frozenset(right[2].split(",")) if version == "cgroup v1" else frozenset[str]()
         inside, at = PurePosixPath(_unescape(left[3])), PurePosixPath(_unescape(left[4]))
+        if not at.is_absolute():
+            continue
         found.append(Mount(version=version, controllers=controllers, inside=inside, at=at))
     return found
 

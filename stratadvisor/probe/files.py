@@ -7,6 +7,8 @@ from pathlib import Path
 
 _NUMBER = re.compile(r"^\s*(-?[0-9]+)\b")
 _MAX_BYTES = 8 * 1024 * 1024
+_MAX_CPU = 2**16
+"""Far above what Linux can number; a damaged list must not fill the memory."""
 
 
 def read_text(path: Path) -> str | None:
@@ -16,6 +18,12 @@ def read_text(path: Path) -> str | None:
             return handle.read(_MAX_BYTES).decode("utf-8", errors="replace").strip()
     except (OSError, ValueError):
         return None
+
+
+def read_line(path: Path) -> str | None:
+    """Return the first line, cut to a length that fits on a screen; None when it is empty or cannot be read."""
+    lines = (read_text(path) or "").splitlines()
+    return lines[0].strip()[:96] or None if lines else None
 
 
 def read_int(path: Path) -> int | None:
@@ -34,7 +42,7 @@ def list_dir(path: Path) -> list[Path]:
     """Return the entries of a folder by name, digits in their numeric order; empty when it cannot be read."""
     try:
         entries = list(path.iterdir())
-    except OSError:
+    except (OSError, ValueError):
         return []
     return sorted(entries, key=lambda p: [int(t) if t.isdigit() else t for t in re.split(r"([0-9]+)", p.name)])
 
@@ -43,7 +51,7 @@ def link_name(path: Path) -> str:
     """Return the last part of what a symbolic link points to; empty when it is none."""
     try:
         return path.readlink().name
-    except OSError:
+    except (OSError, ValueError):
         return ""
 
 
@@ -55,7 +63,7 @@ def parse_cpu_list(text: str) -> frozenset[int]:
         if match is None:
             continue
         first = int(match.group(1))
-        numbers.update(range(first, int(match.group(2) or first) + 1))
+        numbers.update(range(first, min(int(match.group(2) or first), _MAX_CPU) + 1))
     return frozenset(numbers)
 
 

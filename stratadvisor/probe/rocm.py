@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stratadvisor.catalog import devices as catalog
-from stratadvisor.probe.files import list_dir, read_int, read_text
+from stratadvisor.probe.files import list_dir, read_int, read_line, read_text
 from stratadvisor.probe.host_memory import meminfo
 from stratadvisor.probe.nvml_absence import pci_gpus
 from stratadvisor.probe.software import torch_build
@@ -61,7 +61,7 @@ def _device(index: int, node: Path, properties: dict[str, int], root: Path) -> D
     bus_id = f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7:x}"
     folder = root / "sys/bus/pci/devices" / bus_id
     target = gfx_name(properties.get("gfx_target_version", 0))
-    name = read_text(folder / "product_name") or read_text(node / "name") or target
+    name = read_line(folder / "product_name") or read_line(node / "name") or target
     spec = catalog.lookup(name)
     unified = spec.unified_memory if spec else None
     total, free = _memory(folder, unified, root)

@@ -8,7 +8,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from stratadvisor.probe.files import read_text
+from stratadvisor.probe.files import read_line, read_text
 from stratadvisor.schema.profile import SoftwareProfile
 
 DISTRIBUTIONS = (
@@ -48,7 +48,7 @@ def torch_build() -> dict[str, str]:
 
 def nvidia_driver(root: Path) -> str | None:
     """Return the version of the loaded NVIDIA kernel module; None when none is loaded."""
-    module = read_text(root / "sys/module/nvidia/version")
+    module = read_line(root / "sys/module/nvidia/version")
     if module:
         return module
     text = read_text(root / "proc/driver/nvidia/version") or ""
@@ -72,9 +72,9 @@ def collect(root: Path = Path("/")) -> SoftwareProfile:
     looked["cuda"], looked["hip"] = build.get("cuda"), build.get("hip")
     looked["nccl"] = _nccl()
     looked["driver"] = nvidia_driver(root)
-    looked["amdgpu"] = read_text(root / "sys/module/amdgpu/version")
-    looked["rocm"] = read_text(root / "opt/rocm/.info/version")
-    looked["linux"] = read_text(root / "proc/sys/kernel/osrelease") or (
+    looked["amdgpu"] = read_line(root / "sys/module/amdgpu/version")
+    looked["rocm"] = read_line(root / "opt/rocm/.info/version")
+    looked["linux"] = read_line(root / "proc/sys/kernel/osrelease") or (
         platform.release() if root == Path("/") else None
     )
     return SoftwareProfile(
