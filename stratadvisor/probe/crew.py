@@ -74,6 +74,8 @@ class Member:
         self._connection: multiprocessing.connection.Connection | None = None
         self._errors: IO[bytes] | None = None
         self._ready = False
+        self.losses = 0
+        """How often the process hung or died during a request."""
 
     @property
     def pid(self) -> int | None:
@@ -190,16 +192,20 @@ class Crew:
                     answers[index] = replace(got, seconds=time.monotonic() - begin)
                     del waiting[connection]
                     if got.lost:
-                        self.members[index].end()
+                        self._lose(index)
         except BaseException:
             self.close()
             raise
         for index in waiting.values():
-            self.members[index].end()
+            self._lose(index)
             answers[index] = Answer(
                 status="timed_out", reason=f"no answer within {limit_seconds:.3g} s", seconds=time.monotonic() - begin
             )
         return dict(sorted(answers.items()))
+
+    def _lose(self, index: int) -> None:
+        self.members[index].losses += 1
+        self.members[index].end()
 
     def close(self) -> None:
         """End every member."""

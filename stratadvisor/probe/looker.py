@@ -65,7 +65,6 @@ class Looker:
         self._end = time.monotonic() + time_limit_seconds
         self._quick = quick
         self._progress = progress
-        self._strikes: dict[int, int] = {}
         self.observations: list[Observation] = []
         self.reasons: dict[str, str] = {
             name: "left out on request" if name in PROBES and name not in names else "not tried" for name in PROBES
@@ -80,10 +79,6 @@ class Looker:
     def wanted(self, name: str) -> bool:
         """Whether the sub-probe was selected."""
         return name in self._names
-
-    def lost(self, member: int) -> int:
-        """Return how often a member hung or died."""
-        return self._strikes.get(member, 0)
 
     def note(self, name: str, status: str, reason: str = "", seconds: float = 0.0) -> None:
         """Write an observation."""
@@ -132,9 +127,6 @@ class Looker:
 
     def _judge(self, name: str, answers: Mapping[int, Answer], labels: Mapping[int, str], seconds: float) -> None:
         """Write the one observation that sums up the members' answers."""
-        for member, answer in answers.items():
-            if answer.status == "timed_out" or answer.lost:
-                self._strikes[member] = self._strikes.get(member, 0) + 1
         bad = {member: answer for member, answer in answers.items() if answer.status != "ok"}
         if not bad:
             self.note(name, "ok", "", seconds)

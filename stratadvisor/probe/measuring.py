@@ -122,20 +122,20 @@ class Measuring:
             self.devices = cpu_devices(self._cpu, self.memory)
             self._lanes = cpu_lanes(self.devices)
 
-    def _members(self) -> dict[int, Lane]:
+    def _members(self, crew: Crew) -> dict[int, Lane]:
         """Return the lanes still asked, by crew member."""
         return {
             member: lane
             for member, lane in enumerate(self._lanes)
-            if self._looker.lost(member) < (_CPU_STRIKES if lane.kind == "cpu" else _ACCELERATOR_STRIKES)
+            if crew.members[member].losses < (_CPU_STRIKES if lane.kind == "cpu" else _ACCELERATOR_STRIKES)
         }
 
     def _labels(self) -> dict[int, str]:
         return {member: f"device {lane.device_index}" for member, lane in enumerate(self._lanes)}
 
-    def _lanes_or_note(self, name: str) -> dict[int, Lane]:
+    def _lanes_or_note(self, name: str, crew: Crew) -> dict[int, Lane]:
         """Return the lanes for a sub-probe; where there are none, the observation says why."""
-        members = self._members()
+        members = self._members(crew)
         if not members and self._looker.wanted(name):
             self._looker.note(name, "unsupported", self._no_lanes or "no device answered the measurements before")
         return members
@@ -151,7 +151,7 @@ class Measuring:
         return {self._lanes[member].device_index: value for member, value in values.items()}
 
     def _measure_compute(self, crew: Crew, threads: int) -> None:
-        members = self._lanes_or_note("compute")
+        members = self._lanes_or_note("compute", crew)
         settings = {
             m: {"device": lane.torch_name, "threads": threads, "kind": lane.kind, "capability": lane.capability}
             for m, lane in members.items()
@@ -172,7 +172,7 @@ class Measuring:
         return self._by_device(self._looker.look(name, crew, settings, labels=self._labels(), in_turn=in_turn))
 
     def _measure_collectives(self, crew: Crew, threads: int, store: Path) -> None:
-        members = self._lanes_or_note("collectives")
+        members = self._lanes_or_note("collectives", crew)
         settings = {
             member: {
                 "device": lane.torch_name,
@@ -190,7 +190,7 @@ class Measuring:
             self.sweeps = (assemble.sweep_profile(next(iter(values.values())), f"{len(members)} ranks of this node"),)
 
     def _measure_memory(self, crew: Crew, threads: int, cores: float) -> None:
-        members = self._members()
+        members = self._members(crew)
         settings = {
             m: {"device": lane.torch_name, "threads": threads, "memory_bytes": lane.memory_free_bytes}
             for m, lane in members.items()
@@ -223,14 +223,14 @@ class Measuring:
         self.memory = self.memory.model_copy(update={"bandwidth_bytes_per_second": host})
 
     def _measure_links(self, crew: Crew, threads: int) -> None:
-        members = self._lanes_or_note("host_link")
+        members = self._lanes_or_note("host_link", crew)
         settings = {m: {"device": lane.torch_name, "threads": threads} for m, lane in members.items()}
         values = self._look("host_link", crew, settings, in_turn=True)
         reason = self._why("host_link")
         self._update(
             {d.index: assemble.with_host_link(d, values.get(d.index), reason) for d in self.devices if d.kind != "cpu"}
         )
-        members = self._lanes_or_note("pairs")
+        members = self._lanes_or_note("pairs", crew)
         if members:
             torch_index = {
                 int(lane.torch_name.partition(":")[2]): lane.device_index
@@ -257,7 +257,7 @@ class Measuring:
             )
 
     def _measure_stability(self, crew: Crew, threads: int) -> None:
-        members = self._lanes_or_note("stability")
+        members = self._lanes_or_note("stability", crew)
         settings = {m: {"device": lane.torch_name, "threads": threads} for m, lane in members.items()}
         values = self._look("stability", crew, settings)
         self.variation = assemble.variation_reading(values, self._why("stability"))

@@ -187,3 +187,11 @@ def test_members_see_no_launcher_and_use_the_threads_they_are_given(monkeypatch:
     environment = member_environment(3)
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"} & set(environment)
     assert environment["OMP_NUM_THREADS"] == "3"
+
+
+def test_losses_are_counted_by_member() -> None:
+    with Crew(2) as crew:
+        crew.ask("probe_targets:killed", {1: {}}, GENEROUS)
+        crew.ask("probe_targets:broken", {0: {}, 1: {}}, GENEROUS)
+        crew.ask("probe_targets:killed", {1: {}}, GENEROUS)
+        assert [member.losses for member in crew.members] == [0, 2]

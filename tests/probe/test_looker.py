@@ -1,3 +1,6 @@
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from stratadvisor.errors import UsageError
@@ -49,3 +52,21 @@ def test_progress_tells_title_and_share() -> None:
         looker.look("storage", crew, {0: {}})
         looker.look("compute", crew, {0: {}})  # not selected: nothing is told
     assert told == [(PROBES["nics"].title, 0.0), (PROBES["storage"].title, 0.5)]
+
+
+@pytest.mark.process
+def test_a_device_that_hangs_is_named_and_the_others_keep_their_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parent.parent))
+    monkeypatch.setitem(PROBES, "nics", replace(PROBES["nics"], target="probe_targets:hang_if", limit_seconds=10.0))
+    looker = Looker(("nics",), 600.0)
+    with Crew(2) as crew:
+        crew.ask("probe_targets:echo", {0: {}, 1: {}}, 600.0)  # both are up: the limit is for the work alone
+        values = looker.look(
+            "nics", crew, {0: {"hanging": False}, 1: {"hanging": True}}, labels={0: "device 0", 1: "device 1"}
+        )
+        assert crew.members[1].losses == 1
+    assert values == {0: "answered"}
+    (observation,) = looker.observations
+    assert observation.status == "timed_out"
+    assert observation.reason.startswith("device 1: ")
+    assert looker.reasons["nics"] == observation.reason
