@@ -16,7 +16,7 @@ from stratadvisor.conditions import ClauseError, closest
 from stratadvisor.errors import RuleError
 from stratadvisor.resources import bundled
 from stratadvisor.rules_engine.merge import merge
-from stratadvisor.rules_engine.model import SHIPPED_PREFIX, Branch, Example, Question, RuleSet
+from stratadvisor.rules_engine.model import END, SHIPPED_PREFIX, Branch, Example, Question, RuleSet
 from stratadvisor.rules_engine.tables import BranchTable, ExampleTable, QuestionTable
 
 if sys.version_info >= (3, 11):
@@ -114,6 +114,8 @@ def parse_file(text: str, file: str, *, shipped: bool) -> Question:
         if key not in known:
             raise RuleError(f"{file}: there is no table {key!r} in a rule file", hint=closest(key, known))
     question = _validated(QuestionTable, data.get("question"), file, "[question]")
+    if question.id == END:
+        raise RuleError(f"{file}: no question can be called {END}", hint=f'next = "{END}" ends the flowchart')
     branches = _list(data, "branch", file, MAX_BRANCHES)
     examples = _list(data, "example", file, MAX_EXAMPLES)
     if not branches and question.mode != "extend":
