@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 
 from stratadvisor.probe import nvml_absence
 from stratadvisor.probe.nvml_device import Found, read_device, short_bus_id
@@ -21,13 +20,13 @@ def _note(status: str, reason: str) -> Observation:
     return Observation.model_validate({"probe": "nvml", "status": status, "reason": reason})
 
 
-def _enumerate(nvml: Nvml, module: ModuleType, count: int, root: Path) -> list[Found]:
+def _enumerate(nvml: Nvml, count: int, root: Path) -> list[Found]:
     """Return every device, in the order of the bus where that is known for all."""
     found: list[Found] = []
     for number in range(count):
         handle = nvml.query("DeviceGetHandleByIndex", number)
         if handle.ok:
-            found.append(read_device(nvml, module, number, handle.value, root))
+            found.append(read_device(nvml, number, handle.value, root))
             continue
         reason = DEAD.get(handle.code, handle.reason)
         found.append(
@@ -110,14 +109,14 @@ def _order_notes(found: list[Found], visible: Visible, environ: Mapping[str, str
     return notes
 
 
-def _look(nvml: Nvml, module: ModuleType, environ: Mapping[str, str], root: Path) -> Accelerators:
+def _look(nvml: Nvml, environ: Mapping[str, str], root: Path) -> Accelerators:
     count = nvml.query("DeviceGetCount")
     if not count.ok:
         reason = f"the NVIDIA driver cannot count its devices: {count.reason}"
         return nvml_absence.unusable_devices(root, count, reason), (), (_note("failed", reason),)
     if not count.value:
         return (), (), (nvml_absence.none_granted(root),)
-    found = _enumerate(nvml, module, int(count.value), root)
+    found = _enumerate(nvml, int(count.value), root)
     chosen, visible = _seen(found, environ)
     usable, notes = _one_slice(chosen)
     numbered = list(enumerate(usable))
@@ -148,6 +147,6 @@ def collect(environ: Mapping[str, str] | None = None, root: Path = Path("/")) ->
             return (), (), (note,)
         return nvml_absence.unusable_devices(root, start, note.reason), (), (note,)
     try:
-        return _look(nvml, pynvml, environ, root)
+        return _look(nvml, environ, root)
     finally:
         nvml.query("Shutdown")

@@ -10,7 +10,8 @@ from typing import Any
 from stratadvisor.catalog import devices as catalog
 from stratadvisor.probe.files import read_int
 from stratadvisor.probe.host_memory import meminfo
-from stratadvisor.probe.nvml_query import DEAD, FUNCTION_NOT_FOUND, NOT_SUPPORTED, Answer, Nvml, address
+from stratadvisor.probe.nvml_health import answers, health
+from stratadvisor.probe.nvml_query import FUNCTION_NOT_FOUND, NOT_SUPPORTED, Answer, Nvml
 from stratadvisor.schema.base import Reading, reported, unknown
 from stratadvisor.schema.profile import DeviceProfile, MemoryUser
 
@@ -18,8 +19,6 @@ _SM_CLOCK, _GPU_SENSOR = 1, 0
 _MEMORY_V2 = 0x02000028
 _ADDRESSING_ATS = 2
 _MODE_VGPU = 2
-_COMPUTE_PROHIBITED = 2
-_FABRIC_UNFINISHED = {1: "not started", 2: "in progress"}
 _VGPU_NAME = re.compile(r"-[0-9]+[ABCQ](?:\s|$)")
 """GRID and NVIDIA vGPU profiles end in size and kind: ``NVIDIA H100L-2-24C``, ``GRID T4-16Q``."""
 _SHARED_MEMORY_PART = re.compile(r"\b(GB10|Thor|Orin|Xavier)\b", re.IGNORECASE)
@@ -116,36 +115,6 @@ def _throttle(nvml: Nvml, handle: Any) -> tuple[str, ...]:
     return tuple(name for bit, name in THROTTLE_REASONS.items() if bits and int(bits) & bit)
 
 
-def _worn(nvml: Nvml, handle: Any) -> str:
-    """Return what the card remembers of its memory errors, empty when nothing is wrong."""
-    rows = nvml.value("DeviceGetRemappedRows", handle)
-    if rows and rows[3]:
-        return "row remapping failed: its memory has used up its spare rows and the card is to be replaced"
-    if rows and rows[2]:
-        return "a row remapping waits for a reset of the GPU: memory errors were found"
-    errors = nvml.value("DeviceGetTotalEccErrors", handle, 1, 0)
-    return f"{errors} uncorrectable memory errors since the driver was loaded" if errors else ""
-
-
-def _fabric(nvml: Nvml, handle: Any, module: Any) -> str:
-    """Return a complaint when NVSwitch is there but its fabric has not come up (CUDA then fails with error 802)."""
-    structure = getattr(module, "c_nvmlGpuFabricInfo_t", None)
-    if structure is None:
-        return ""
-    info = structure()
-    if not nvml.query("DeviceGetGpuFabricInfo", handle, info_reference(info)).ok:
-        return ""
-    state = _FABRIC_UNFINISHED.get(int(info.state))
-    return f"its NVLink fabric is {state}: CUDA may refuse to start; check nvidia-fabricmanager" if state else ""
-
-
-def info_reference(structure: Any) -> Any:
-    """Return a pointer for calls that fill a structure of the caller's."""
-    import ctypes
-
-    return ctypes.byref(structure)
-
-
 def _unified(name: str, memory: Answer, ats: bool) -> bool | None:
     spec = catalog.lookup(name)
     if spec is not None:
@@ -170,17 +139,6 @@ def _memory_readings(memory: Answer, unified: bool | None, root: Path) -> tuple[
     return reason, reason
 
 
-def _health(nvml: Nvml, handle: Any, must: dict[str, Answer]) -> tuple[bool | None, str]:
-    """Return whether the device answered what it must, and what is wrong with it otherwise."""
-    if address(handle) in nvml.losses:
-        return False, nvml.losses[address(handle)]
-    for what, answer in must.items():
-        if answer.code in DEAD:
-            return False, f"its {what} cannot be read: {DEAD[answer.code]}"
-    silent = [f"its {what} cannot be read ({a.reason})" for what, a in must.items() if not a.ok]
-    return (None, silent[0]) if silent else (True, "")
-
-
 def read_slice(nvml: Nvml, parent: Found, handle: Any, number: int) -> Found:
     """Return a MIG slice: memory and name are its own, the rest is its card's."""
     name, uuid = nvml.query("DeviceGetName", handle), nvml.query("DeviceGetUUID", handle)
@@ -192,7 +150,7 @@ def read_slice(nvml: Nvml, parent: Found, handle: Any, number: int) -> Found:
             total = reported(float(attributes.memorySizeMB) * 1024**2, "driver, size of the slice")
     own_name = str(name.value) if name.ok else str(parent.fields["name"])
     match = _MIG_PROFILE.search(own_name)
-    healthy, reason = _health(nvml, handle, {"name": name, "UUID": uuid})
+    healthy, reason = answers(nvml, handle, {"name": name, "UUID": uuid})
     shared = ("kind", "compute_capability", "pci_bus_id", "numa_node", "ecc_enabled", "virtual", "throttle_reasons")
     links = ("pcie_generation_max", "pcie_generation_current", "pcie_width_max", "pcie_width_current")
     fields = {key: parent.fields[key] for key in (*shared, *links) if key in parent.fields}
@@ -222,7 +180,7 @@ def _slices(nvml: Nvml, found: Found) -> list[Found]:
     return slices
 
 
-def read_device(nvml: Nvml, module: Any, number: int, handle: Any, root: Path) -> Found:
+def read_device(nvml: Nvml, number: int, handle: Any, root: Path) -> Found:
     """Return what the driver says of one device, its MIG slices with it."""
     name, uuid = nvml.query("DeviceGetName", handle), nvml.query("DeviceGetUUID", handle)
     pci, memory = nvml.query("DeviceGetPciInfo", handle), _memory(nvml, handle)
@@ -271,12 +229,7 @@ def read_device(nvml: Nvml, module: Any, number: int, handle: Any, root: Path) -
     must = {"name": name, "UUID": uuid, "bus address": pci}
     if not (sliced or unified):
         must["memory"] = memory  # the card of MIG slices may refuse it to those who own but a slice
-    healthy, reason = _health(nvml, handle, must)
-    if healthy:
-        reason = _fabric(nvml, handle, module) or _worn(nvml, handle)
-        healthy = None if reason.startswith("its NVLink fabric") else healthy
-    if healthy and nvml.value("DeviceGetComputeMode", handle) == _COMPUTE_PROHIBITED:
-        healthy, reason = False, "its compute mode is 'prohibited', so no process may use it: nvidia-smi -c 0"
+    healthy, reason = health(nvml, handle, must)
     if healthy and sliced and not found.slices:
         healthy, reason = False, "MIG is on and no slice can be seen: create one, or ask for access to it"
     found.fields |= {"healthy": healthy, "health_reason": reason}

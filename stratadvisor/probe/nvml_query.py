@@ -69,6 +69,14 @@ class Nvml:
         """Return the value of ``nvml<name>``, None where there is none."""
         return self.query(name, *arguments).value
 
+    def filled(self, name: str, structure: str, handle: Any) -> Any:
+        """Return the structure that ``nvml<name>`` fills; None where the call or the structure does not exist."""
+        kind = getattr(self._module, structure, None)
+        if kind is None:
+            return None
+        empty = kind()
+        return empty if self.query(name, handle, ctypes.byref(empty)).ok else None
+
     def first(self, *names: str, arguments: tuple[Any, ...]) -> Answer:
         """Return the first of several calls that answers: newer spellings first."""
         answer = Answer(code=FUNCTION_NOT_FOUND, reason="no such function")
