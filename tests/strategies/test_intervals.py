@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from stratadvisor.strategies.intervals import EXCHANGE_SHARE, intervals, solved_interval
+
+
+@pytest.mark.parametrize(("exchange", "step"), [(3.64, 0.5), (60.0, 1.7), (1.0, 1.0)])
+def test_the_solved_interval_is_the_shortest_that_keeps_exchanges_cheap(exchange: float, step: float) -> None:
+    found = solved_interval(exchange, step, low=1, high=10**6)
+    assert exchange / found <= EXCHANGE_SHARE * step * (1 + 1e-6)
+    assert exchange / (found - 1) > EXCHANGE_SHARE * step
+
+
+def test_it_stays_within_its_bounds() -> None:
+    assert solved_interval(1e-6, 1.0, low=10, high=500) == 10
+    assert solved_interval(1e6, 1.0, low=10, high=500) == 500
+
+
+def test_no_interval_is_longer_than_the_run_allows() -> None:
+    assert intervals(146, (30, 100), longest=1000) == [30, 100, 146]
+    assert intervals(146, (30, 100), longest=50) == [30, 50]
