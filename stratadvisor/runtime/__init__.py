@@ -30,6 +30,6 @@ MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
     "hierarchical": (*_CORE, "compression.py", "ddp.py", "hierarchical.py", "local.py"),
     "deepspeed": (*_CORE, "deepspeed_engine.py"),
     "diloco": (*_CORE, "compression.py", "diloco.py", "local.py"),
-    "async_sgd": (*_CORE, "async_sgd.py", "parameter_server.py"),
+    "async_sgd": (*_CORE, "async_sgd.py", "compression.py", "local.py", "parameter_server.py"),
 }
 """Engine of train_config.json -> files of this folder that its bundle carries."""

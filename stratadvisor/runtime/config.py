@@ -96,9 +96,11 @@ class TrainConfig:
     max_staleness_steps: int = 0
     compression: Literal["none", "bf16", "fp16", "sign"] = "none"
     settings: dict[str, Scalar] = field(default_factory=dict)
-    """Strategy-specific: outer_learning_rate, outer_momentum, delay_compensation, delay_compensation_adaptive,
-    sync_warmup_steps, sync_finish_steps, sync_warmup_fraction, sync_finish_fraction, ranks_per_node,
-    deepspeed_config (file name, default ds_config.json)."""
+    """Strategy-specific, all optional: outer_learning_rate, outer_momentum (diloco); staleness_bound (else
+    max_staleness_steps), delay_compensation, delay_compensation_adaptive, sync_finish_fraction (async_sgd);
+    sync_warmup_fraction (those and hierarchical: share of the run in lockstep first); ranks_per_node (to treat one
+    machine as several); momentum (sgd); deepspeed_config (file name); reshard (FSDP2: free layers after the forward
+    pass); timeout_seconds (how long a rank waits for another)."""
     data_loader_workers: int = 0
     compile_model: bool = False
     backend: Literal["nccl", "gloo"] = "gloo"

@@ -132,7 +132,7 @@ class DeepSpeedEngine(Engine):
             self.model.step()  # type: ignore[operator]  # counts the micro-batch; no update before the boundary
         return loss.detach()
 
-    def update(self, learning_rate: float) -> None:
+    def update(self, learning_rate: float, tokens: int) -> None:
         """Let DeepSpeed clip and step."""
         set_learning_rate(self.optimizer, learning_rate)
         self.model.step()  # type: ignore[operator]

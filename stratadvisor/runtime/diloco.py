@@ -52,17 +52,24 @@ class DiLoCoEngine(LocalEngine):
         """Return this rank alone."""
         return [self.context.rank]
 
-    def exchange(self, tokens: int) -> None:
-        """Average the changes of all replicas, take the outer step, start again from its result."""
-        share = token_shares(self.context, tokens)[self.context.rank]
-        change = (self.outer.weights - flatten(self.parameters)).mul_(share)
-        dtype = CAST_TYPES[self.config.compression]
-        sent = change if dtype is None else change.to(dtype)
+    def mean(self, flat: torch.Tensor, tokens: int) -> torch.Tensor:
+        """Return the token-weighted mean over all ranks."""
         start = self.clock.mark()
+        share = token_shares(self.context, tokens)[self.context.rank]
+        dtype = CAST_TYPES[self.config.compression]
+        sent = flat * share if dtype is None else (flat * share).to(dtype)
         dist.all_reduce(sent)
         if self.communication is not None:
             self.communication.append((start, self.clock.mark()))
-        write_back(self.outer.step(sent.float()), self.parameters)
+        return sent.float()
+
+    def exchange(self, tokens: int) -> None:
+        """Average the changes of all replicas, take the outer step, start again from its result."""
+        if self.in_warmup:  # the gradients were averaged: note where the replicas are
+            self.outer.weights.copy_(flatten(self.parameters))
+            return
+        mean_change = self.mean(self.outer.weights - flatten(self.parameters), tokens)
+        write_back(self.outer.step(mean_change), self.parameters)
 
     def shared_state(self) -> dict[str, Any]:
         """Return the outer optimizer."""

@@ -41,6 +41,10 @@ class Engine:
 
     communication: list[tuple[Mark, Mark]] | None = None
     """Waits for communication since the last ``take_communication``; None when they cannot be told from computing."""
+    step = 0
+    """The optimizer step under way, from 0."""
+    horizon = 0
+    """Length of the run that fractions in the settings refer to."""
     exchange_interval = 0
     """Steps between exchanges of replicas that run on their own; 0 when all ranks step together."""
 
@@ -112,8 +116,11 @@ class Engine:
         whole: torch.Tensor = torch.stack(norms).norm()
         return whole
 
-    def update(self, learning_rate: float) -> None:
-        """Clip and apply the accumulated gradient; an fp16 step whose gradient overflowed is skipped."""
+    def update(self, learning_rate: float, tokens: int) -> None:
+        """Clip and apply the accumulated gradient; an fp16 step whose gradient overflowed is skipped.
+
+        ``tokens``: what this rank had in this step.
+        """
         factor, finite = 1 / self.scaler.scale, True
         if self.config.gradient_clip_norm > 0 or self.scaler.enabled:
             norm = self.gradient_norm() * factor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -41,13 +42,10 @@ class HierarchicalEngine(LocalEngine, DDPEngine):
         """Return the gloo group of this node."""
         return self._node_control
 
-    def exchange(self, tokens: int) -> None:
-        """Average the weights of the nodes: leaders over the network, then each leader inside its node."""
-        if len(self._leaders) == 1:
-            return
-        shares = token_shares(self.context, tokens)
+    def mean(self, flat: torch.Tensor, tokens: int) -> torch.Tensor:
+        """Return the token-weighted mean over nodes: leaders over the network, then each leader inside its node."""
         start = self.clock.mark()
-        flat = flatten(self.parameters)
+        shares = token_shares(self.context, tokens)
         leader = self.context.node_ranks[0]
         if self.context.rank == leader:
             dtype = CAST_TYPES[self.config.compression]
@@ -58,4 +56,9 @@ class HierarchicalEngine(LocalEngine, DDPEngine):
         dist.broadcast(flat, src=leader, group=self.group)
         if self.communication is not None:
             self.communication.append((start, self.clock.mark()))
-        write_back(flat, self.parameters)
+        return flat
+
+    def exchange(self, tokens: int) -> None:
+        """Average the weights of the nodes."""
+        if len(self._leaders) > 1 and not self.in_warmup:
+            write_back(self.mean(flatten(self.parameters), tokens), self.parameters)

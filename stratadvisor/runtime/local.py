@@ -11,6 +11,7 @@ import torch.distributed as dist
 from .checkpoint import write_tensors
 from .distributed import Context
 from .engine import Engine
+from .optimizer import local_gradients
 
 
 def flatten(tensors: list[torch.Tensor]) -> torch.Tensor:
@@ -44,9 +45,25 @@ class LocalEngine(Engine):
     """Base of engines whose replicas differ between exchanges: one model at checkpoints, a state file per rank."""
 
     @property
+    def in_warmup(self) -> bool:
+        """Whether replicas still average gradients in every step (settings.sync_warmup_fraction of the run)."""
+        return self.step < float(self.config.settings.get("sync_warmup_fraction", 0.0)) * self.horizon
+
+    @property
     def exchange_interval(self) -> int:  # type: ignore[override]
         """Steps between exchanges."""
-        return self.config.sync_interval_steps
+        return 1 if self.in_warmup else self.config.sync_interval_steps
+
+    def mean(self, flat: torch.Tensor, tokens: int) -> torch.Tensor:
+        """Return the mean of a vector over all replicas, each counted by its tokens; collective."""
+        raise NotImplementedError
+
+    def update(self, learning_rate: float, tokens: int) -> None:
+        """Step; in the warm-up with the mean gradient, so that all replicas stay the same."""
+        if self.in_warmup:
+            gradients = local_gradients(self.parameters)
+            write_back(self.mean(flatten(gradients), tokens), gradients)
+        super().update(learning_rate, tokens)
 
     def shared_state(self) -> dict[str, Any]:
         """Return what is the same on every rank, beyond the model."""

@@ -36,6 +36,12 @@ class Options:
     resume: bool
     run_directory: Path
 
+    def horizon(self, config: TrainConfig) -> int:
+        """Return the length that fractions of the run refer to: the planned one, except in a validation run."""
+        if self.steps is not None and (os.environ.get("STRATADVISOR_STEPS") or not config.total_steps):
+            return self.steps
+        return config.total_steps
+
     @property
     def warmup_limit(self) -> float:
         """Most warm-up steps: a short validation run (STRATADVISOR_STEPS) shortens it so that the loss can move."""
@@ -93,6 +99,7 @@ class Loop:
             self.position = found[1]
         self.last_step = options.steps if options.steps is not None else (config.total_steps or None)
         self.warmup_steps = min(float(config.warmup_steps), options.warmup_limit)
+        engine.horizon = options.horizon(config)
         self.counted = not getattr(dataset, "fixed_tokens", False)
         self.batches = data.batches(
             dataset,
@@ -139,6 +146,7 @@ class Loop:
     def _step(self) -> None:
         """Run one optimizer step."""
         engine, device = self.engine, self.context.device
+        engine.step = self.position.step
         waiting = time.perf_counter()
         micro_batches = [next(self.batches) for _ in range(self.context.micro_batches)]
         data_wait_seconds = time.perf_counter() - waiting
@@ -150,7 +158,7 @@ class Loop:
             inputs, labels = inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)  # noqa: PLW2901
             loss = loss + engine.forward_backward(inputs, labels, last=index == len(micro_batches) - 1)
         rate = learning_rate(self.config, self.position.step, self.warmup_steps)
-        engine.update(rate)
+        engine.update(rate, tokens)
         self.position = Position(self.position.step + 1, self.position.samples + self.context.global_batch_size)
         self.tokens_since_exchange += tokens
         self.steps_since_checkpoint += 1

@@ -1,0 +1,198 @@
+"""The server of asynchronous SGD: applies gradients as they come, compensates their delay, never exceeds the bound.
+
+Pure threads and tensors, no communication: workers are threads that call ``join`` and ``push``.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compensation:
+    """DC-ASGD (arXiv:1609.08326): ``g + lambda g g (w - w_read)``, the first-order change of g since it was computed.
+
+    Adaptive (DC-ASGD-a): lambda divided by the root of a running mean square of g, element by element.
+    """
+
+    strength: float = 0.04
+    adaptive: bool = False
+    decay: float = 0.95
+    epsilon: float = 1e-7
+
+    def apply(
+        self, gradient: torch.Tensor, now: torch.Tensor, read: torch.Tensor, mean_square: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return the compensated gradient; updates ``mean_square`` in place when adaptive."""
+        if self.strength == 0:
+            return gradient
+        square = gradient * gradient
+        if not self.adaptive or mean_square is None:
+            return gradient + self.strength * square * (now - read)
+        mean_square.mul_(self.decay).add_(square, alpha=1 - self.decay)
+        return gradient + self.strength * square * (now - read) / (mean_square + self.epsilon).sqrt()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """A gradient (mean over its tokens) and what the worker says about making it."""
+
+    worker: int
+    gradient: torch.Tensor
+    row: torch.Tensor
+    """Values of telemetry.FIELDS; tokens at index 1, the wish to stop last."""
+    staleness: int = -1
+    """Updates applied between reading the weights and applying this gradient; set by the server."""
+
+    @property
+    def tokens(self) -> float:
+        """Tokens that count in the loss."""
+        return float(self.row[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What a worker gets back: weights to go on from, or the order to stop."""
+
+    weights: torch.Tensor
+    stop: bool
+
+
+@dataclass(kw_only=True)
+class Phases:
+    """When workers wait for each other: in the first and the last rounds (a round: one push per worker)."""
+
+    bound: int
+    warmup_rounds: float = 0.0
+    finish_rounds: float = 0.0
+    last_round: float = math.inf
+
+    def bound_at(self, round_: float) -> int:
+        """Return the largest staleness allowed after ``round_`` rounds; 0 is synchronous."""
+        if round_ < self.warmup_rounds or round_ >= self.last_round - self.finish_rounds:
+            return 0
+        return self.bound
+
+
+@dataclass
+class ParameterServer:
+    """Weights, one version per update.
+
+    A gradient whose application would make any other gradient under way older than the bound is held back; gradients
+    that have reached the bound are applied together, as one update with their token-weighted mean. With the bound 0
+    that is synchronous training.
+    """
+
+    weights: torch.Tensor
+    num_workers: int
+    phases: Phases
+    compensation: Compensation
+    step: Callable[[torch.Tensor, float], None]
+    """Applies (gradient, round) to ``weights`` in place."""
+    on_applied: Callable[[list[Push], int], None]
+    """Called with the pushes of an update and its bound, the lock held."""
+    applied: int = 0
+    """Pushes applied, over all runs."""
+    version: int = 0
+    stopping: bool = False
+    mean_square: torch.Tensor | None = None
+    _read_version: dict[int, int] = field(default_factory=dict)
+    _read_weights: dict[int, torch.Tensor] = field(default_factory=dict)
+    _in_flight: set[int] = field(default_factory=set)
+    _held: dict[int, Push] = field(default_factory=dict)
+    _replies: dict[int, Reply] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Count what is handed out from what was applied before."""
+        self._changed = threading.Condition()
+        self._issued = self.applied
+        self._snapshot: tuple[int, torch.Tensor] = (-1, self.weights)
+        if self.compensation.adaptive and self.mean_square is None:
+            self.mean_square = torch.zeros_like(self.weights)
+
+    @property
+    def round(self) -> float:
+        """Rounds done."""
+        return self.applied / self.num_workers
+
+    def restore(self, applied: int, version: int, mean_square: torch.Tensor | None) -> None:
+        """Take up the counts of an earlier run; before ``start``."""
+        self.applied = self._issued = applied
+        self.version = version
+        self.mean_square = mean_square
+
+    def start(self) -> None:
+        """Hand the first weights to all workers at once, so that none is ahead because it came first."""
+        with self._changed:
+            for worker in range(self.num_workers):
+                self._release(worker)
+
+    def first(self, worker: int) -> Reply:
+        """Return a worker's first weights."""
+        with self._changed:
+            return self._replies.pop(worker)
+
+    def push(self, push: Push) -> Reply:
+        """Take a gradient; return when the worker may go on."""
+        with self._changed:
+            self.stopping = self.stopping or bool(push.row[-1])
+            self._in_flight.discard(push.worker)
+            self._held[push.worker] = push
+            self._apply_what_may_be()
+            while push.worker not in self._replies:
+                self._changed.wait()
+            return self._replies.pop(push.worker)
+
+    def leave(self, worker: int) -> None:
+        """Go on without a worker that is gone."""
+        with self._changed:
+            self._in_flight.discard(worker)
+            self._held.pop(worker, None)
+            self._apply_what_may_be()
+
+    def _age(self, worker: int) -> int:
+        return self.version - self._read_version[worker]
+
+    def _apply_what_may_be(self) -> None:
+        while self._held:
+            bound = self.phases.bound_at(self.round)
+            if any(self._age(worker) >= bound for worker in self._in_flight):
+                break  # one more update would make that gradient too old
+            due = [worker for worker in self._held if self._age(worker) >= bound]
+            self._apply(due or [next(iter(self._held))], bound)
+        self._changed.notify_all()
+
+    def _apply(self, workers: list[int], bound: int) -> None:
+        pushes = [self._held.pop(worker) for worker in workers]
+        tokens = sum(push.tokens for push in pushes)
+        total = torch.zeros_like(self.weights)
+        for push in pushes:
+            read = self._read_weights.pop(push.worker)
+            gradient = self.compensation.apply(push.gradient, self.weights, read, self.mean_square)
+            total.add_(gradient, alpha=push.tokens / tokens)
+        done = [
+            Push(worker=p.worker, gradient=p.gradient[:0], row=p.row, staleness=self._age(p.worker)) for p in pushes
+        ]
+        self.step(total, self.round)
+        self.version += 1
+        self.applied += len(pushes)
+        for worker in workers:
+            self._release(worker)
+        self.on_applied(done, bound)
+
+    def _release(self, worker: int) -> None:
+        """Hand the present weights to a worker, or the order to stop when enough gradients are under way."""
+        if self.stopping or self._issued >= self.phases.last_round * self.num_workers:
+            self._replies[worker] = Reply(weights=self.weights[:0], stop=True)
+            return
+        if self._snapshot[0] != self.version:
+            self._snapshot = (self.version, self.weights.clone())
+        self._issued += 1
+        self._in_flight.add(worker)
+        self._read_version[worker], self._read_weights[worker] = self._snapshot
+        self._replies[worker] = Reply(weights=self._snapshot[1], stop=False)
