@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from probe_trees import plant
 
 from stratadvisor.probe import nics
@@ -124,3 +129,23 @@ def test_on_this_machine_every_interface_is_there_with_its_addresses() -> None:
         expected = {e.address.partition("%")[0] for e in entries if e.family.name in ("AF_INET", "AF_INET6")}
         if name in found:
             assert set(found[name].addresses) == expected
+
+
+def test_a_real_veth_pair_states_a_speed_that_means_nothing() -> None:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("unshare", "ip", "mount"))):
+        pytest.skip("making a network namespace takes root and iproute2")
+    look = "from stratadvisor.probe import nics; print(*[n.model_dump_json() for n in nics.collect()], sep='\\n')"
+    steps = (
+        "mount -t sysfs sysfs /sys && ip link add eth7 type veth peer name peer7 && ip addr add 10.99.0.1/24 dev eth7"
+        ' && ip link set peer7 up && ip link set eth7 up && cat /sys/class/net/eth7/speed && exec "$@"'
+    )
+    command = ["unshare", "--net", "--mount", "sh", "-c", steps, "sh", sys.executable, "-c", look]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    if result.returncode != 0 and "Traceback" not in result.stderr:
+        pytest.skip(f"this machine does not let us make a veth pair: {result.stderr.strip()[:200]}")
+    assert result.returncode == 0, result.stderr
+    speed, *lines = result.stdout.splitlines()
+    assert int(speed) > 0  # the kernel states one, whatever the pair can do
+    found = by_name(tuple(NicProfile.model_validate_json(line) for line in lines))
+    assert (found["eth7"].kind, found["eth7"].up, found["eth7"].rate_bytes_per_second.value) == ("virtual", True, None)
+    assert "10.99.0.1" in found["eth7"].addresses
