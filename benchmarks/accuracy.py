@@ -55,8 +55,6 @@ SOURCE_FACTS: dict[str, dict[str, str]] = {
     "bigscience-a100": PLAIN | FUSED_KERNELS,
     "bigscience-v100-104b": PLAIN | FUSED_KERNELS,
     "bigscience-v100-gpt2": PLAIN | FUSED_KERNELS,
-    # Sailor trains GPT-Neo and OPT shapes with Megatron-DeepSpeed code
-    "sailor-gh200": PLAIN | FUSED_KERNELS,
     # the NVIDIA DeepLearningExamples BERT script: plain attention, eager
     "lambda-workstation": PLAIN,
     # NeMo and Transformer Engine: fused
@@ -71,16 +69,21 @@ SOURCE_FACTS: dict[str, dict[str, str]] = {
     "fms-fsdp-2025": FUSED_KERNELS,
     # fused norm, rotary and SwiGLU kernels according to the source
     "tinyllama": FUSED_KERNELS,
+    # configs/config.yaml of the repository has use_activation_checkpointing: True
+    "vectorlm": {"activation_ckpt": "full"},
+    # its rates exceed the fp32 peak of the device: TF32 was on
+    "sailor-gh200": PLAIN | FUSED_KERNELS | {"precision": "tf32"},
 }
 """What the sources say about themselves in prose rather than in a column."""
 
 
 def with_facts(row: Row) -> Row:
-    """Return the row with what its source says in prose; a stated cell stays."""
+    """Return the row with what its source says in prose; a stated cell stays, but for a precision that cannot be."""
     facts = SOURCE_FACTS.get(row.source, {})
     cells = dict(row.cells)
     for column, value in facts.items():
-        cells[column] = cells.get(column) or value
+        corrected = column == "precision"
+        cells[column] = value if corrected else cells.get(column) or value
     if row.source == "torchtitan-2412":
         cells["compiled"] = "no" if "eager" in row.text("note") else "yes"
     return Row(row.line, cells)

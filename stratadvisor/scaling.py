@@ -80,7 +80,7 @@ def shrink(plan: Plan, local: ClusterProfile, fits: Callable[[Workload], bool]) 
     name = here[0].name if here else "this machine"
     said = (
         f"{ranks} on {name}, not {group.device_name}, and a stand-in of {model.num_layers} layers x {model.hidden_size}"
-        " instead of the model: it shows that the files start and that the loss falls; its times say nothing of the plan"
+        " instead of the model: it shows that the files start and the loss falls; its times say nothing of the plan"
     )
     return Shrunk(workload=small, said=said, comparable=False)
 

@@ -34,6 +34,7 @@ _PRECISIONS: dict[str, MixedPrecision] = {
     "bf16": "bf16",
     "fp16": "fp16",
     "fp32": "fp32",
+    "tf32": "fp32",
     "bf16_pure": "bf16_pure",
     "fp16/bf16 (not restated)": "fp16",
 }
@@ -90,6 +91,8 @@ def _express(row: Row) -> Expressed:
     device = device_of(row.text("gpu_model"))
     if device is None:
         raise _NotExpressibleError(f"no device {row.text('gpu_model')!r} in the catalog")
+    if row.text("precision") == "tf32":
+        device = _with_tf32(device)
     per_node = min(row.count("gpus_per_node") or 8, devices)
     layout = _layout(row, precision, devices, per_node)
     node_class = _node_class(row, device, devices, per_node)
@@ -139,6 +142,13 @@ def device_of(name: str) -> Device | None:
         compute_capability=spec.compute_capability,
         supports=frozenset(str(p) for p in spec.supports),
     )
+
+
+def _with_tf32(device: Device) -> Device:
+    """Return the device with fp32 products on its matrix units, as ``set_float32_matmul_precision("high")`` does."""
+    peaks = dict(device.peak_flops_per_second)
+    peaks["fp32"] = peaks.get("tf32", peaks["fp32"])
+    return replace(device, peak_flops_per_second=peaks)
 
 
 def _node_class(row: Row, device: Device, devices: int, per_node: int) -> NodeClass:

@@ -29,7 +29,9 @@ def recommend(
     ] = None,
     method: Annotated[str, typer.Option("--method", help="full, lora or qlora.")] = "full",
     lora_rank: Annotated[int, typer.Option("--lora-rank", min=1, max=4096)] = 16,
-    seq_len: Annotated[int, typer.Option("--seq-len", min=1, max=16_777_216, help="Tokens per sequence.")] = 0,
+    seq_len: Annotated[
+        int | None, typer.Option("--seq-len", min=1, max=16_777_216, help="Tokens per sequence.")
+    ] = None,
     global_batch_size: Annotated[
         int | None, typer.Option("--global-batch-size", min=1, max=100_000_000, help="Sequences per optimizer step.")
     ] = None,
@@ -66,7 +68,7 @@ def recommend(
         shape,
         method=method,
         lora_rank=lora_rank,
-        sequence_length=seq_len or None,
+        sequence_length=seq_len,
         global_batch_size=global_batch_size,
         global_batch_tokens=global_batch_tokens,
         total_tokens=total_tokens,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from stratadvisor.costs.parameters import RankParameters
 from stratadvisor.costs.states import Recipe
 from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.profile import DeviceKind
 from stratadvisor.units import GIB, MIB
 
+Moment = Literal["forward", "start", "end", "done"]
+"""End of forward; backward at its first layer, at its last, and after it."""
 CUDA_CONTEXT_BYTES = 0.5 * GIB
 """Driver context, kernels and cuBLAS workspace of one process: 0.4 to 0.8 GiB on recent cards."""
 NCCL_BYTES = 0.35 * GIB
@@ -41,35 +45,37 @@ def context_bytes(layout: Layout, device_kind: DeviceKind) -> float:
     return CUDA_CONTEXT_BYTES + kinds * NCCL_BYTES
 
 
-def gathered_bytes(local: RankParameters, layout: Layout, recipe: Recipe, *, backward: bool) -> float:
+def gathered_bytes(local: RankParameters, layout: Layout, recipe: Recipe, moment: Moment) -> float:
     """Return the whole parameters (and, in backward, their gradients) alive beside the shards.
 
-    FSDP2: the root unit (embedding, head, final norm) stays whole from forward to the end of backward; in backward two
-    layers (one ahead), one layer's gradients and their fp32 copy on the way to the reduce-scatter.
+    FSDP2: the root unit (embedding, head, final norm) stays whole from forward to the end of backward; beside it one
+    layer in forward and two in backward (one ahead), and one layer's gradients in fp32 on the way to the
+    reduce-scatter. At the very end the root's gradients, and their fp32 copy.
     ZeRO-3: four layers' worth, the limit that our DeepSpeed configuration sets, at least the root's larger half.
-    Autocast: 16-bit copies of the weights of the products; with full checkpointing only during forward.
+    Autocast: 16-bit copies of the weights of the products; with checkpointing only during forward.
     """
     e = recipe.compute
     layer = local.one_layer
+    full = layout.method == "full"
     if layout.engine == "fsdp2":
-        if not backward:
-            return e * (local.root + layer)
-        trained = 0.0 if layout.method != "full" else (e + (4 if e == 2 else 0)) * layer
-        return e * (local.root + 2 * layer) + trained
+        if moment == "done":
+            return (e + 4) * local.root if full else 0.0
+        layers = layer if moment == "forward" else 2 * layer
+        reducing = 4 * layer if full and moment == "end" else 0.0
+        return e * (local.root + layers) + reducing
     if layout.engine == "deepspeed" and layout.sharding == "parameters":
         live = min(local.total, max(ZERO3_LIVE_LAYERS * layer, local.head, zero_bucket_elements(local.total)) + layer)
         return e * live
-    if recipe.autocast and layout.method == "full":
-        weights = local.dense + local.experts + local.head
-        if backward and layout.activation_checkpointing != "none":
-            weights = layer
-        return e * weights
+    if recipe.autocast and full:
+        if moment == "forward" or (moment == "start" and layout.activation_checkpointing == "none"):
+            return e * (local.dense + local.experts + local.head)
+        return e * layer
     return 0.0
 
 
-def bucket_bytes(local: RankParameters, layout: Layout, recipe: Recipe, *, backward: bool) -> float:
-    """Return communication buffers. DDP's buckets are the gradients themselves (gradient_as_bucket_view)."""
+def bucket_bytes(local: RankParameters, layout: Layout, recipe: Recipe) -> float:
+    """Return communication buffers in backward. DDP's buckets are the gradients themselves (gradient_as_bucket_view)."""
     if layout.engine != "deepspeed" or layout.sharding == "none":
         return 0.0
     bucket = min(zero_bucket_elements(local.total), local.total) * recipe.gradient
-    return (3 if backward else 1) * bucket if layout.sharding != "parameters" else 2 * bucket
+    return (3 if layout.sharding != "parameters" else 2) * bucket

@@ -6,7 +6,8 @@ cannot launch kernels as fast as the device finishes them, the launches set the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from stratadvisor.costs import constants as fitted
 from stratadvisor.costs.flops import Product, attention_share, layer_products
@@ -80,8 +81,31 @@ def micro_batch_seconds(shape: ModelShape, layout: Layout, device: Device, micro
     return _TIMES.get((shape, device), key, lambda: _compute(shape, layout, device, micro_batch_size))
 
 
-def _compute(shape: ModelShape, layout: Layout, device: Device, micro_batch_size: int) -> ComputeTime:
+_LAYOUT_RATES: Memo[Rates] = Memo(4096)
+
+
+def layout_rates(layout: Layout, device: Device) -> Rates:
+    """Return the device's rates as the engine of ``layout`` reaches them."""
+    return _LAYOUT_RATES.get(
+        (device,), (layout.precision, layout.engine == "megatron"), lambda: _layout_rates(layout, device)
+    )
+
+
+def _layout_rates(layout: Layout, device: Device) -> Rates:
     rates = device_rates(device, layout.precision)
+    share = 1.0 if layout.engine == "megatron" else fitted.EAGER_PRODUCT_SHARE.get(device.architecture, 1.0)
+    if rates.basis != "catalog" or share == 1.0:
+        return rates  # a measured rate was measured with PyTorch
+    return replace(rates, efficiency=rates.efficiency * share)
+
+
+def _checkpoint_host_seconds(layout: Layout) -> float:
+    megatron = layout.engine == "megatron"
+    return fitted.MEGATRON_CHECKPOINT_HOST_SECONDS if megatron else fitted.CHECKPOINT_HOST_SECONDS
+
+
+def _compute(shape: ModelShape, layout: Layout, device: Device, micro_batch_size: int) -> ComputeTime:
+    rates = layout_rates(layout, device)
     if not shape.is_transformer:
         return _module(shape, layout, rates, micro_batch_size)
     tokens = micro_batch_size * layout.sequence_length / layout.context_parallel_degree
@@ -96,14 +120,18 @@ def _compute(shape: ModelShape, layout: Layout, device: Device, micro_batch_size
     whole.add(head, 1.0 if stages == 1 else 0.0)
     _add_weight_casts(whole, shape, layout, rates)
     recompute = _recomputation(layers, layout)
-    return _assemble(whole, layers, recompute, rates, layout)
+    again = 0.0
+    if layout.activation_checkpointing == "full":
+        again = layers.kernels * rates.launch_seconds
+        again += 0.0 if rates.cpu else shape.num_layers / stages * _checkpoint_host_seconds(layout)
+    return _assemble(whole, recompute, again, rates)
 
 
-def _assemble(whole: _Parts, layers: _Parts, recompute: float, rates: Rates, layout: Layout) -> ComputeTime:
+def _assemble(whole: _Parts, recompute: float, again: float, rates: Rates) -> ComputeTime:
+    """Return the time: ``again`` is the host time of launching the recomputation."""
     forward = whole.matmul + whole.attention + whole.memory
     backward = whole.matmul_backward + whole.attention_backward + whole.memory_backward
     launches = whole.kernels * rates.launch_seconds
-    again = layers.kernels * rates.launch_seconds if layout.activation_checkpointing == "full" else 0.0
     if rates.cpu:  # nothing runs ahead of a CPU: dispatch adds to the work
         wait_forward, wait_backward, wait_again = launches, launches * fitted.BACKWARD_KERNELS, again
     else:
@@ -157,8 +185,7 @@ def _layer(
             ffn_width += product.count * product.in_width * product.tokens_share
     _attention(parts, shape, layout, rates, micro_batch_size)
     _elementwise(parts, shape, layout, rates, tokens, ffn_width)
-    per_layer = fitted.COMPILED_KERNELS_PER_LAYER if layout.compiled else fitted.EAGER_KERNELS_PER_LAYER
-    parts.kernels = per_layer
+    parts.kernels = _kernels_per_layer(layout)
     if not trains_weights:
         # two thin products and an addition beside every weight: each passes over the input and the output
         parts.memory += adapter_bytes * 2 / rates.memory_bytes_per_second
@@ -172,6 +199,14 @@ def _layer(
     return parts
 
 
+def _kernels_per_layer(layout: Layout) -> float:
+    if layout.engine == "megatron":
+        kernels = fitted.MEGATRON_KERNELS_PER_LAYER
+    else:
+        kernels = fitted.COMPILED_KERNELS_PER_LAYER if layout.compiled else fitted.EAGER_KERNELS_PER_LAYER
+    return kernels + (fitted.TENSOR_PARALLEL_KERNELS if layout.tensor_parallel_degree > 1 else 0.0)
+
+
 def _attention(parts: _Parts, shape: ModelShape, layout: Layout, rates: Rates, micro_batch_size: int) -> None:
     length = layout.sequence_length
     width = shape.attention_width / layout.tensor_parallel_degree
@@ -180,6 +215,8 @@ def _attention(parts: _Parts, shape: ModelShape, layout: Layout, rates: Rates, m
     rate = rates.sustained_flops_per_second
     if layout.flash_attention:
         flops = 4.0 * pairs * width * attention_share(shape)
+        if not rates.cpu and shape.head_dim < fitted.FLASH_FULL_HEAD:
+            rate *= (shape.head_dim / fitted.FLASH_FULL_HEAD) ** fitted.FLASH_HEAD_EXPONENT
         parts.attention += flops / (rate * fitted.FLASH_FORWARD_SHARE)
         parts.attention_backward += flops * fitted.FLASH_BACKWARD_FLOPS / (rate * fitted.FLASH_BACKWARD_SHARE)
         return
@@ -209,6 +246,8 @@ def _head(shape: ModelShape, layout: Layout, rates: Rates, tokens: float) -> _Pa
     if shape.vocab_size == 0:
         return parts
     width = shape.vocab_size / layout.tensor_parallel_degree
+    if layout.engine == "megatron":
+        width = math.ceil(width / fitted.PADDED_VOCABULARY) * fitted.PADDED_VOCABULARY
     one = product_seconds(rates, tokens, width, shape.hidden_size)
     parts.matmul = one
     parts.matmul_backward = one * (2.0 if layout.method == "full" else 1.0)
@@ -255,7 +294,7 @@ def _module(shape: ModelShape, layout: Layout, rates: Rates, micro_batch_size: i
     )
     _add_weight_casts(parts, shape, layout, rates)
     recompute = parts.matmul + parts.memory if layout.activation_checkpointing == "full" else 0.0
-    return _assemble(parts, parts, recompute, rates, layout)
+    return _assemble(parts, recompute, 0.0, rates)
 
 
 def head_seconds(shape: ModelShape, layout: Layout, device: Device, micro_batch_size: int) -> float:
@@ -263,5 +302,5 @@ def head_seconds(shape: ModelShape, layout: Layout, device: Device, micro_batch_
     if not shape.is_transformer:
         return 0.0
     tokens = micro_batch_size * layout.sequence_length / layout.context_parallel_degree
-    head = _head(shape, layout, device_rates(device, layout.precision), tokens)
+    head = _head(shape, layout, layout_rates(layout, device), tokens)
     return head.matmul + head.matmul_backward + head.memory + head.memory_backward

@@ -29,8 +29,16 @@ DEPTH_EXPONENT = 0.15
 TOKENS_EXPONENT = 0.20
 """Efficiency falls as (edge / FULL_EDGE) ** exponent below FULL_EDGE, per dimension of the product (fit)."""
 
+ALIGNED_ELEMENTS = 64
+MISALIGNED_SHARE = 0.90
+"""Rate of products whose widths are no multiple of 64 elements (128 bytes, a cache line) (fit)."""
+
 WEIGHT_GRADIENT_SLOWDOWN = 1.05
 """Weight gradients accumulate in fp32: 3 to 8 % slower than forward on large shapes (SimuMax's tables, A100)."""
+
+EAGER_PRODUCT_SHARE: dict[str, float] = {"hopper": 0.85, "blackwell": 0.85}
+"""Products of a PyTorch program against those of a Megatron recipe (aligned shapes, tuned library calls, CUDA graphs),
+where the matrix units are fast enough to show it (fit on torchtitan's H100 runs)."""
 
 SUSTAINED_SHARE = 0.93
 """A training step's products against the best of a short benchmark: heat, power, other shapes (fit)."""
@@ -42,6 +50,9 @@ POWER_EXPONENT = 0.31
 FLASH_FORWARD_SHARE = 0.70
 FLASH_BACKWARD_SHARE = 0.60
 """Fused attention's rate against large products on the same device (fit)."""
+FLASH_FULL_HEAD = 128.0
+FLASH_HEAD_EXPONENT = 0.3
+"""Narrow heads feed the matrix units less well: rate falls as (head_dim / 128) ** exponent (fit)."""
 FLASH_BACKWARD_FLOPS = 2.5
 """Backward recomputes the scores: five products for two (FlashAttention, arXiv:2205.14135, section 3)."""
 UNFUSED_MATMUL_SHARE = 0.35
@@ -57,6 +68,8 @@ ELEMENTWISE_FFN_PASSES = 3.0
 EAGER_FACTOR = 1.8
 """Without torch.compile or fused kernels every operation reads and writes its operands (torchtitan: compile +16 %)."""
 ELEMENTWISE_BACKWARD = 1.8
+PADDED_VOCABULARY = 128
+"""Megatron pads the vocabulary to a multiple of this times the tensor-parallel degree."""
 CROSS_ENTROPY_BYTES_PER_LOGIT = 22.0
 """bf16 logits, their fp32 copy, log-softmax, gradient: read and written (counted from eager PyTorch)."""
 AUTOCAST_FORWARD_BYTES, AUTOCAST_BACKWARD_BYTES = 6.0, 14.0
@@ -67,7 +80,13 @@ KERNEL_LAUNCH_SECONDS = 7e-6
 """Host time per kernel from eager PyTorch (5 to 10 us)."""
 CPU_OPERATION_SECONDS = 15e-6
 """Dispatch, and waking the threads of one operation, on a CPU."""
-EAGER_KERNELS_PER_LAYER, COMPILED_KERNELS_PER_LAYER = 26.0, 13.0
+EAGER_KERNELS_PER_LAYER, COMPILED_KERNELS_PER_LAYER = 30.0, 13.0
+MEGATRON_KERNELS_PER_LAYER = 30.0
+"""Megatron fuses the element-wise kernels but launches the rest from Python."""
+TENSOR_PARALLEL_KERNELS = 12.0
+"""More per layer and pass: collectives and the copies around them."""
+CHECKPOINT_HOST_SECONDS, MEGATRON_CHECKPOINT_HOST_SECONDS = 3e-4, 9e-4
+"""Saving and restoring random states, detaching and running a layer again: host time per recomputed layer (fit)."""
 BACKWARD_KERNELS = 1.7
 KERNELS_OUTSIDE_LAYERS = 40.0
 
@@ -101,12 +120,15 @@ OVERLAP_COST: dict[str, float] = {
     "ddp": 0.15,
     "fsdp2": 0.15,
     "deepspeed": 0.35,
-    "megatron": 0.50,
+    "megatron": 0.60,
+    "megatron_overlapped": 0.15,
     "gloo": 0.90,
 }
 """Share of hidden communication that still shows: kernels that share the device's units and memory; with gloo the
 same cores compute and send (fit)."""
-TENSOR_PARALLEL_EXPOSED = 0.90
+TENSOR_PARALLEL_EXPOSED, TENSOR_PARALLEL_OVERLAPPED = 0.95, 0.40
+"""Share of tensor-parallel transfers that shows: plain Megatron, and recipes that run them beside the products
+(Transformer Engine's user buffers in NeMo, asynchronous tensor parallelism in torchtitan)."""
 CONTEXT_PARALLEL_EXPOSED = 0.30
 PIPELINE_SEND_EXPOSED = 0.5
 OVERLAP_BUCKET_BYTES = 25 * 2**20

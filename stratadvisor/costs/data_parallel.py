@@ -75,7 +75,7 @@ def exposed_data_parallel_seconds(
     shape: ModelShape, layout: Layout, cluster: Cluster, moved: Traffic, compute: ComputeTime, micro_batches: float
 ) -> float:
     """Return what the traffic adds to ``micro_batches`` passes of ``compute``."""
-    cost = overlap_cost(layout.engine, cluster.backend)
+    cost = overlap_cost(layout, cluster.backend)
     backward = compute.backward_seconds + compute.recompute_seconds
     shown = moved.after
     if moved.last_backward:

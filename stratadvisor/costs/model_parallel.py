@@ -6,6 +6,7 @@ import math
 
 from stratadvisor.costs import constants as fitted
 from stratadvisor.costs.collectives import all_gather_seconds, all_reduce_seconds, send_seconds
+from stratadvisor.costs.overlap import overlaps_model_parallel
 from stratadvisor.costs.work import Placement
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Layout
@@ -41,7 +42,9 @@ def per_micro_batch_seconds(
         expert = (
             4 * sparse * send_seconds(routed * share, cluster, across_nodes=crossing, sharing=placement.ranks_per_node)
         )
-    shown = tensor * fitted.TENSOR_PARALLEL_EXPOSED + context * fitted.CONTEXT_PARALLEL_EXPOSED + expert
+    overlapped = overlaps_model_parallel(layout)
+    share = fitted.TENSOR_PARALLEL_OVERLAPPED if overlapped else fitted.TENSOR_PARALLEL_EXPOSED
+    shown = tensor * share + context * fitted.CONTEXT_PARALLEL_EXPOSED + expert
     return tensor + context + expert, shown
 
 

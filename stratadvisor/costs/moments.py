@@ -37,31 +37,30 @@ def moments(
     kept, working = _activations(shape, layout, kinds, tokens, fused_norm=fused_norm)
     kept *= local.layers * micro_batches_in_flight(layout, stage) if shape.is_transformer else 1.0
     before = states.gradients if _keeps_gradients(layout) else 0.0
-    ahead = gathered_bytes(local, layout, kinds, backward=False)
-    behind = gathered_bytes(local, layout, kinds, backward=True)
+    ahead = gathered_bytes(local, layout, kinds, "forward")
+    start = gathered_bytes(local, layout, kinds, "start")
     fixed = unpacked_bytes(counts, layout, kinds) + frozen_head_bytes(local, layout, kinds)
-    buckets = bucket_bytes(local, layout, kinds, backward=True)
+    buckets = bucket_bytes(local, layout, kinds)
     head = local.head if layout.method == "full" else 0.0
     head_gradient = (kinds.gradient + (kinds.compute if kinds.autocast else 0)) * head
     found: dict[str, Alive] = {}
     if stage == layout.pipeline_parallel_degree - 1 and shape.is_transformer:
         forward_scores, backward_scores = score_bytes(shape, layout, kinds, tokens, fused_norm=fused_norm)
-        at_loss = behind if kinds.autocast else ahead
+        at_loss = start if kinds.autocast else ahead
         found["loss forward"] = (before, kept, forward_scores, ahead + fixed, 0.0)
         found["loss backward"] = (before, kept, backward_scores, at_loss + fixed, 0.0)
         gradient_of_scores = tokens * shape.vocab_size * kinds.compute / layout.tensor_parallel_degree
         found["backward head"] = (before + head_gradient, kept, gradient_of_scores, at_loss + fixed, 0.0)
     early = before if before else kinds.gradient * head if layout.engine != "fsdp2" else kinds.compute * head
-    found["backward start"] = (early, kept + working, 0.0, behind + fixed, buckets)
-    end = kinds.compute * local.one_layer if kinds.autocast else behind
-    root = 0.0
-    if layout.engine == "fsdp2" and layout.method == "full":
-        root = (kinds.compute + (4 if kinds.compute == 2 else 0)) * local.root
+    found["backward start"] = (early, kept + working, 0.0, start + fixed, buckets)
     # while the first layer runs backward its own gradients and the embedding's are still to come
-    done = 1.0 if before or not local.total else max(0.0, 1 - (local.one_layer + local.root - local.head) / local.total)
+    rest = local.one_layer + local.root - local.head
+    share = 1.0 if before or not local.total else max(0.0, 1 - rest / local.total)
     last_layer = working + kept / max(1.0, local.layers)
-    found["backward end"] = (done * states.gradients, last_layer, 0.0, end + fixed, buckets)
-    found["backward done"] = (states.gradients, 0.0, 0.0, end + root + fixed, buckets)
+    end = gathered_bytes(local, layout, kinds, "end")
+    found["backward end"] = (share * states.gradients, last_layer, 0.0, end + fixed, buckets)
+    done = gathered_bytes(local, layout, kinds, "done")
+    found["backward done"] = (states.gradients, 0.0, 0.0, done + fixed, buckets)
     found["optimizer"] = (states.gradients, 0.0, 0.0, 0.0, states.step_copy)
     return found
 

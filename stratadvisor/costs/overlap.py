@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratadvisor.costs import constants as fitted
-from stratadvisor.schema.layout import Engine
+from stratadvisor.schema.layout import Engine, Layout
 
 _ENGINE_KEY: dict[Engine, str] = {
     "torch": "ddp",
@@ -16,9 +16,19 @@ _ENGINE_KEY: dict[Engine, str] = {
 }
 
 
-def overlap_cost(engine: Engine, backend: str) -> float:
+def overlaps_model_parallel(layout: Layout) -> bool:
+    """Whether it is a recipe of today's kind: fused attention and compiled or fused layers, transfers run beside them."""
+    return layout.flash_attention and layout.compiled
+
+
+def overlap_cost(layout: Layout, backend: str) -> float:
     """Return the share of hidden communication that lengthens the step all the same."""
-    return fitted.OVERLAP_COST["gloo" if backend == "gloo" else _ENGINE_KEY[engine]]
+    if backend == "gloo":
+        return fitted.OVERLAP_COST["gloo"]
+    key = _ENGINE_KEY[layout.engine]
+    if key == "megatron" and overlaps_model_parallel(layout):
+        key = "megatron_overlapped"
+    return fitted.OVERLAP_COST[key]
 
 
 def exposed_seconds(communication: float, window: float, cost: float, tail_share: float = 0.0) -> float:

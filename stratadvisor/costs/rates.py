@@ -154,6 +154,8 @@ def product_seconds(rates: Rates, rows: float, out_width: float, in_width: float
             shape *= (in_width / full) ** fitted.DEPTH_EXPONENT
         if rows < full:
             shape *= (rows / full) ** fitted.TOKENS_EXPONENT
+        if out_width % fitted.ALIGNED_ELEMENTS or in_width % fitted.ALIGNED_ELEMENTS:
+            shape *= fitted.MISALIGNED_SHARE
         rate = rates.peak_flops_per_second * rates.efficiency * shape
     moved = rates.element_bytes * (rows * out_width + rows * in_width + out_width * in_width)
     return max(flops / rate, moved / rates.memory_bytes_per_second)

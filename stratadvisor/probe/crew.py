@@ -56,20 +56,28 @@ class Answer:
     """Whether the process ended instead of answering."""
 
 
-def member_environment(threads: int) -> dict[str, str]:
-    """Return the environment of a member: this one without a launcher's rank, with ``threads`` cores to use."""
+def member_environment(threads: int, gloo_interface: str = "lo") -> dict[str, str]:
+    """Return the environment of a member: this one without a launcher's rank, with ``threads`` cores to use.
+
+    gloo uses ``lo`` among members of one host (no name lookup, no firewall); for others name the interface, or give
+    an empty text to leave the choice to gloo. A user's own GLOO_SOCKET_IFNAME is kept for those.
+    """
     environment = {key: value for key, value in os.environ.items() if key not in _LAUNCHER_VARIABLES}
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         environment[name] = str(threads)
-    environment["GLOO_SOCKET_IFNAME"] = "lo"  # members share one host: no name lookup, no firewall
+    if gloo_interface == "lo":
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
+    elif gloo_interface:
+        environment.setdefault("GLOO_SOCKET_IFNAME", gloo_interface)
     return environment
 
 
 class Member:
     """One child process."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, gloo_interface: str = "lo") -> None:
         self._threads = threads
+        self._gloo_interface = gloo_interface
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: multiprocessing.connection.Connection | None = None
         self._errors: IO[bytes] | None = None
@@ -96,7 +104,7 @@ class Member:
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,
-                env=member_environment(self._threads),
+                env=member_environment(self._threads, self._gloo_interface),
                 start_new_session=True,
             )
         finally:
@@ -159,13 +167,15 @@ class Member:
 class Crew:
     """Members 0 to ``size`` - 1, started when first asked, started again after one was lost."""
 
-    def __init__(self, size: int, threads: int = 1) -> None:
+    def __init__(self, size: int, threads: int = 1, *, gloo_interface: str = "lo") -> None:
         self._threads = threads
-        self.members = [Member(threads) for _ in range(size)]
+        self._gloo_interface = gloo_interface
+        self.members: list[Member] = []
+        self.grow(size)
 
     def grow(self, size: int) -> None:
         """Add members until there are ``size``."""
-        self.members += [Member(self._threads) for _ in range(size - len(self.members))]
+        self.members += [Member(self._threads, self._gloo_interface) for _ in range(size - len(self.members))]
 
     def ask(self, target: str, settings: Mapping[int, Mapping[str, Any]], limit_seconds: float) -> dict[int, Answer]:
         """Send each named member its settings, all at once, and return an Answer for every one of them.

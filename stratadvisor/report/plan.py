@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from stratadvisor.report.console import console, heading, safe, wrapped
 from stratadvisor.report.format import bar, energy, interval, percent
@@ -29,6 +28,15 @@ TITLES = {
     "async_sgd": "asynchronous SGD with delay compensation and a staleness bound",
 }
 MAX_ALTERNATIVES = 6
+SHAPING = {
+    "family",
+    "precision",
+    "minimum_sharding",
+    "offload_allowed",
+    "checkpointing_allowed",
+    "compression",
+}
+"""What a branch must set to be shown on the one screen."""
 
 
 def show_plan(plan: Plan, *, bundle: Path | None, verdicts: tuple[tuple[str, str], ...] = ()) -> None:
@@ -57,7 +65,7 @@ def _answer(out: Console, plan: Plan) -> None:
         out, f"model      {model.name}: {format_count(model.num_parameters)} parameters{_shape(plan)}, {work.method}"
     )
     wrapped(out, f"devices    {devices} (nodes x devices)", hang=11)
-    wrapped(out, f"plan       {plan.variant}; {plan.precision}", hang=11)
+    wrapped(out, f"plan       {plan.variant}", hang=11)
     for group in plan.groups:
         prefix = f"{group.node_class}: " if len(plan.groups) > 1 else ""
         wrapped(out, f"batch      {prefix}{_batch(group)}", hang=11)
@@ -111,37 +119,39 @@ def _time(out: Console, plan: Plan) -> None:
     p = plan.predicted
     origin = "predicted, corrected by an earlier validation run" if p.calibrated else "predicted"
     out.print(heading(f"time and energy, {origin} (nine runs of ten lie within the brackets)"))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row("  step", interval(p.step_seconds, format_seconds))
-    terms = sorted(
-        ((k, v) for k, v in p.time_terms_seconds.items() if v > 0.005 * p.step_seconds.likely), key=lambda t: -t[1]
-    )
-    table.add_row("", ", ".join(f"{k.replace('_', ' ')} {format_seconds(v)}" for k, v in terms))
-    table.add_row("  tokens per second", interval(p.tokens_per_second, format_count))
+    _row(out, "step", interval(p.step_seconds, format_seconds))
+    large = [(k, v) for k, v in p.time_terms_seconds.items() if v > 0.005 * p.step_seconds.likely]
+    terms = [f"{k.replace('_', ' ')} {format_seconds(v)}" for k, v in sorted(large, key=lambda t: -t[1])]
+    wrapped(out, ", ".join(terms), indent=13, hang=0)
+    _row(out, "throughput", f"{interval(p.tokens_per_second, format_count)} tokens per second")
     if p.model_flops_utilization is None:
-        table.add_row("  MFU", "unknown: no published peak for this device")
+        _row(out, "MFU", "unknown: no published peak for this device")
     else:
-        table.add_row("  MFU", interval(p.model_flops_utilization, percent))
-    table.add_row(
-        "  whole run",
-        f"{interval(p.run_seconds, format_seconds)} for {format_count(p.run_tokens)} tokens, {p.run_steps} steps",
-    )
+        _row(out, "MFU", interval(p.model_flops_utilization, percent))
+    length = f"{format_count(p.run_tokens)} tokens, {p.run_steps} steps"
+    _row(out, "whole run", f"{interval(p.run_seconds, format_seconds)} for {length}")
     if p.energy_joules is not None:
-        table.add_row("  energy", f"{interval(p.energy_joules, energy)} of the devices")
+        _row(out, "energy", f"{interval(p.energy_joules, energy)} of the devices")
     else:
-        table.add_row("  energy", "unknown: no power figure for this device")
+        _row(out, "energy", "unknown: no power figure for this device")
     if p.cost is not None:
-        table.add_row("  cost", interval(p.cost, lambda v: f"{v:,.0f}"))
-    out.print(table)
+        _row(out, "cost", interval(p.cost, lambda v: f"{v:,.0f}"))
+
+
+def _row(out: Console, label: str, text: str) -> None:
+    wrapped(out, f"{label:<11}{text}", hang=11)
 
 
 def _why(out: Console, plan: Plan) -> None:
+    """Print the branches that shaped the plan; the rest of the path is named in one line."""
     out.print(heading("why: the path through the flowchart"))
-    for decision in plan.decisions:
-        clauses = "; ".join(clause_text(c) for c in decision.clauses[:3])
+    shaping = [d for d in plan.decisions if SHAPING & set(d.sets)]
+    for decision in shaping:
+        clauses = "; ".join(clause_text(c) for c in decision.clauses[:2])
         wrapped(out, f"{decision.branch} {decision.ask} -> {decision.name}" + (f" [{clauses}]" if clauses else ""))
+    rest = [d.branch for d in plan.decisions if d not in shaping]
+    if rest:
+        wrapped(out, f"also passed, without changing the choice: {', '.join(rest)} (stratadvisor explain shows all)")
 
 
 def _others(out: Console, plan: Plan) -> None:
