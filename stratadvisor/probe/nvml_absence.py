@@ -56,7 +56,7 @@ def unusable_devices(root: Path, start: Answer, reason: str) -> tuple[DeviceProf
 
 
 def silent_devices(root: Path = Path("/")) -> tuple[DeviceProfile, ...]:
-    """Return the GPUs that the kernel knows, for when NVML itself hangs: a GPU that hangs must not become a CPU plan."""
+    """Return the GPUs that the kernel knows, for when NVML itself hangs: that must not become a plan for the CPU."""
     reason = "the driver does not answer in time: a GPU hangs; see dmesg, then reset it or reboot"
     return _listed(kernel_gpus(root), reason)
 
