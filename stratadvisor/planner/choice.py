@@ -70,7 +70,13 @@ def choose(
         alternatives=alternatives(
             chosen, groups.admitted, groups.others, groups.refused, cluster, workload, finish=finish
         ),
-        flips=flips(chosen, (*groups.admitted, *groups.others), cluster, workload_used),
+        flips=flips(
+            chosen,
+            (*groups.admitted, *groups.others),
+            cluster,
+            workload_used,
+            keeps=lambda c: not objection(c, request, c.layout.precision),
+        ),
         warnings=(*outcome.warnings, *warnings),
         assumptions=assumptions,
         provenance=provenance,

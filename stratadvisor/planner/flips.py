@@ -6,29 +6,36 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stratadvisor.planner import ranking, recost
+from stratadvisor.planner.memory_flip import memory_flip
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate
 from stratadvisor.schema.plan import Flip
 from stratadvisor.schema.workload import Workload
+from stratadvisor.strategies.local import at_intervals
 from stratadvisor.strategies.selections import part_used
-from stratadvisor.units import format_bytes, format_rate
+from stratadvisor.units import format_rate
 
 LARGEST_SCALE = 1024.0
 """Rates are tried from 1/1024 to 1024 times the present one."""
 STEP = 4.0
 REFINEMENTS = 6
 """Bisections between two steps: the threshold is then within 4 ** (1 / 2 ** 6), about 2 %."""
-KEPT_PER_STRATEGY = 2
-MOST_MEMORY = 4.0
-"""Needs beyond this many times the present memory are no hint worth giving: no such device exists."""
+KEPT_PER_GROUP = 2
 
 Scaled = Callable[[Cluster, float], Cluster]
 
 
 def flips(
-    chosen: Candidate, candidates: tuple[Candidate, ...], cluster: Cluster, workload: Workload
+    chosen: Candidate,
+    candidates: tuple[Candidate, ...],
+    cluster: Cluster,
+    workload: Workload,
+    keeps: Callable[[Candidate], bool],
 ) -> tuple[Flip, ...]:
-    """Return what would change the answer; ``candidates`` keep to the rules, whichever family they belong to."""
+    """Return what would change the answer.
+
+    ``candidates`` keep to the rules, whichever family they belong to; ``keeps`` says so of further ones.
+    """
     found: list[Flip] = []
     part = part_used(cluster, chosen.shares)
     rivals = _rivals(chosen, candidates, cluster, workload)
@@ -39,7 +46,7 @@ def flips(
     known = [rate for rate in inside if rate is not None]
     if cluster.num_nodes == 1 and known and len(known) == len(inside):
         found += _rate_flips("bandwidth inside a node", min(known), _scale_inside, chosen, rivals, cluster, workload)
-    memory = _memory_flip(chosen, candidates, cluster, workload)
+    memory = memory_flip(chosen, cluster, workload, keeps)
     return (*found, *([memory] if memory is not None else []))
 
 
@@ -48,23 +55,25 @@ def _rivals(
 ) -> list[Candidate]:
     """Return a few candidates of each strategy that are not better than the choice already.
 
-    Of those that meet at intervals, the best of each interval: on another network another interval is the right one.
+    The best on one node and on several, and at several intervals between exchanges: what is right depends on the rate.
     """
-    now = ranking.value(chosen, cluster, workload.objective)
-    groups: dict[tuple[str, int], list[Candidate]] = {}
+    objective = workload.objective
+    now = ranking.value(chosen, cluster, objective)
+    groups: dict[tuple[str, bool], list[Candidate]] = {}
     for candidate in candidates:
         if candidate.feasible:
-            groups.setdefault((candidate.strategy, candidate.layout.sync_interval_steps), []).append(candidate)
+            several = sum(s.num_nodes for s in candidate.shares) > 1
+            groups.setdefault((candidate.strategy, several), []).append(candidate)
+    leader = ranking.best(candidates, cluster, objective)
+    better: set[str] = set()
+    if leader is not None and leader.strategy != chosen.strategy:  # outside the family: no flip makes them better
+        better = {c.strategy for c in candidates if c.feasible and ranking.value(c, cluster, objective) < now}
     kept: list[Candidate] = []
-    already_better = {
-        name
-        for (name, _), group in groups.items()
-        if name != chosen.strategy and min(ranking.value(c, cluster, workload.objective) for c in group) < now
-    }
     for (name, _), group in groups.items():
-        if name not in already_better:
-            group.sort(key=lambda c: ranking.value(c, cluster, workload.objective))
-            kept += group[:KEPT_PER_STRATEGY]
+        if name == chosen.strategy or name not in better:
+            group.sort(key=lambda c: ranking.value(c, cluster, objective))
+            kept += group[:KEPT_PER_GROUP]
+            kept += at_intervals(group[0])
     return kept
 
 
@@ -136,43 +145,3 @@ def _scale_inside(cluster: Cluster, scale: float) -> Cluster:
             for c in cluster.classes
         ),
     )
-
-
-def _memory_flip(
-    chosen: Candidate, candidates: tuple[Candidate, ...], cluster: Cluster, workload: Workload
-) -> Flip | None:
-    """Return how much free memory would let a simpler candidate fit that would then be chosen."""
-    level = ranking.complexity(chosen)
-    now = ranking.value(chosen, cluster, workload.objective)
-    best: tuple[float, Candidate, str, float] | None = None
-    for candidate in candidates:
-        if candidate.feasible or candidate.shortfall_bytes <= 0 or ranking.complexity(candidate) >= level:
-            continue
-        gain = (1 - ranking.SIMPLICITY_GAIN) ** (level - ranking.complexity(candidate))
-        if now < gain * ranking.value(candidate, cluster, workload.objective):
-            continue  # it would not be chosen even if it fitted
-        short = [s for s in _short(candidate, cluster) if s[0] <= MOST_MEMORY * s[2]]
-        if len(short) == 1 == len(_short(candidate, cluster)) and (best is None or short[0][0] < best[0]):
-            needed, name, available = short[0]
-            best = (needed, candidate, name, available)
-    if best is None:
-        return None
-    needed, candidate, name, available = best
-    return Flip(
-        fact=f"free memory of {name}",
-        now=format_bytes(available),
-        threshold=f">= {format_bytes(needed)}",
-        then=candidate.strategy,
-    )
-
-
-def _short(candidate: Candidate, cluster: Cluster) -> list[tuple[float, str, float]]:
-    """Return (needed, device, available) of each class whose device memory does not suffice."""
-    devices = {c.name: c.device for c in cluster.classes}
-    found: list[tuple[float, str, float]] = []
-    for share in candidate.shares:
-        device = devices[share.node_class]
-        available, needed = device.usable_memory_bytes, share.memory.peak_bytes.high
-        if available is not None and needed > available:
-            found.append((needed, device.name, available))
-    return found

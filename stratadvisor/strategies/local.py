@@ -86,6 +86,29 @@ def explore_intervals(
             yield replace(candidate, variant=f"every {interval} steps, {candidate.variant}")
 
 
+TRIED_INTERVALS = {"hierarchical": (2, 4, 8, 16, 32), "diloco": (10, 30, 100, 250, 500)}
+"""Where a candidate is moved to another network: intervals of which one is nearly right."""
+
+
+def at_intervals(candidate: Candidate) -> list[Candidate]:
+    """Return copies of a candidate that meet at other intervals; their times have yet to be costed."""
+    found: list[Candidate] = []
+    for interval in TRIED_INTERVALS.get(candidate.strategy, ()):
+        if interval == candidate.layout.sync_interval_steps:
+            continue
+        kind, workers = "local_sgd", candidate.num_devices
+        if candidate.strategy == "hierarchical":
+            kind, workers = "hierarchical", candidate.layout.data_parallel_replicate_degree
+        penalties = [
+            extra_steps_fraction(kind, sync_interval_steps=h, staleness=0, num_workers=workers)[0]
+            for h in (candidate.layout.sync_interval_steps, interval)
+        ]
+        extra = (1 + candidate.extra_steps_fraction) * (1 + penalties[1]) / (1 + penalties[0]) - 1
+        layout = replace(candidate.layout, sync_interval_steps=interval)
+        found.append(replace(candidate, layout=layout, extra_steps_fraction=extra))
+    return found
+
+
 def exact_only(workload: Workload) -> bool:
     """Whether the user forbids every method that is not exact."""
     return workload.max_staleness_steps == 0

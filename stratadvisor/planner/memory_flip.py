@@ -1,0 +1,62 @@
+"""How much memory of a device would let a simpler strategy win: found by planning with that much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from stratadvisor.planner import ranking
+from stratadvisor.schema.cluster import Cluster
+from stratadvisor.schema.layout import Candidate
+from stratadvisor.schema.plan import Flip
+from stratadvisor.schema.workload import Workload
+from stratadvisor.strategies import STRATEGIES
+from stratadvisor.strategies.selections import part_used
+from stratadvisor.units import format_bytes
+
+MOST_MEMORY = 4.0
+"""More than this many times the present memory is no hint worth giving: there is no such device."""
+REFINEMENTS = 6
+"""The threshold is then within 4 ** (1 / 2 ** 6), about 2 %."""
+SIMPLER = {1: ("single", "ddp"), 2: ("single", "ddp", "fsdp2")}
+"""Complexity of the choice -> strategies that more memory might bring back."""
+
+
+def memory_flip(
+    chosen: Candidate, cluster: Cluster, workload: Workload, keeps: Callable[[Candidate], bool]
+) -> Flip | None:
+    """Return the memory of the choice's devices from which a simpler strategy on them would be chosen.
+
+    None for a choice that is simple already, for devices of several classes, and where no such memory is realistic.
+    """
+    level = ranking.complexity(chosen)
+    part = part_used(cluster, chosen.shares)
+    device = part.classes[0].device
+    available = device.usable_memory_bytes
+    if level == 0 or len(part.classes) > 1 or available is None or workload.method == "qlora":
+        return None
+
+    def winner(memory: float) -> Candidate:
+        roomy = replace(device, memory_total_bytes=memory, memory_free_bytes=memory)
+        larger = replace(part, classes=(replace(part.classes[0], device=roomy),))
+        simpler = [c for name in SIMPLER[level] for c in STRATEGIES[name].candidates(larger, workload) if keeps(c)]
+        return ranking.best([*simpler, chosen], larger, workload.objective) or chosen
+
+    low, high = available, MOST_MEMORY * available
+    then = winner(high)
+    if ranking.complexity(then) >= level:
+        return None
+    for _ in range(REFINEMENTS):
+        middle = (low * high) ** 0.5
+        found = winner(middle)
+        if ranking.complexity(found) >= level:
+            low = middle
+        else:
+            high, then = middle, found
+    what = "free memory" if device.memory_free_bytes is not None else "memory"
+    return Flip(
+        fact=f"{what} of {device.name}",
+        now=format_bytes(available),
+        threshold=f">= {format_bytes(high)}",
+        then=then.strategy,
+    )

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planning_clusters import GIGABIT, cluster, gpu, nodes, plan_for
+
+from stratadvisor.catalog.sizes import shape_for_size
+from stratadvisor.schema.cluster import Cluster
+from stratadvisor.schema.plan import Flip, Plan
+from stratadvisor.schema.workload import Workload
+from stratadvisor.units import parse_quantity
+
+MODEL = shape_for_size(1.5e9)
+
+
+def two_sites(rate: float) -> Cluster:
+    return cluster(nodes(gpu("A100-80GB"), count=2), between=rate)
+
+
+def rate_flips(plan: Plan) -> list[tuple[str, float, str]]:
+    found = []
+    for flip in plan.flips:
+        if flip.fact == "bandwidth between nodes":
+            sign, _, rate = flip.threshold.partition(" ")
+            found.append((sign, parse_quantity(rate, "bytes_per_second"), flip.then))
+    return found
+
+
+def nearly_chosen(plan: Plan, strategy: str) -> bool:
+    """Whether a strategy is the choice, or within 3 % of it: flips try fewer configurations than a whole plan."""
+    if plan.strategy == strategy:
+        return True
+    ratios = [a.relative_to_choice for a in plan.alternatives if a.strategy == strategy]
+    return any(r is not None and r <= 1.03 for r in ratios)
+
+
+def test_beyond_the_threshold_the_named_strategy_is_chosen_and_short_of_it_not() -> None:
+    here = 100 * GIGABIT
+    plan = plan_for(two_sites(here), Workload(model=MODEL))
+    flips = rate_flips(plan)
+    assert flips
+    for sign, threshold, then in flips:
+        beyond, short = (0.8, 1.25) if sign == "<=" else (1.25, 0.8)
+        assert (threshold < here) == (sign == "<=")
+        assert nearly_chosen(plan_for(two_sites(threshold * beyond), Workload(model=MODEL)), then)
+        assert nearly_chosen(plan_for(two_sites(threshold * short), Workload(model=MODEL)), plan.strategy)
+
+
+def test_a_slow_enough_network_makes_local_steps_or_one_node_win_over_exact_averaging() -> None:
+    plan = plan_for(two_sites(400e9), Workload(model=MODEL), family="synchronous")
+    assert plan.synchronization.mode == "synchronous"
+    lower = [then for sign, _, then in rate_flips(plan) if sign == "<="]
+    assert lower
+    assert lower[0] != plan.strategy
+
+
+def test_memory_that_would_let_a_replica_fit_is_named() -> None:
+    plan = plan_for(cluster(nodes(gpu("A100-80GB"))), Workload(model=shape_for_size(7e9)), family="synchronous")
+    flip = next(f for f in plan.flips if f.fact == "memory of A100-80GB")
+    needed = parse_quantity(flip.threshold.removeprefix(">= "), "bytes")
+    # 16 bytes for each of 6.7e9 parameters, and then activations
+    assert needed > 16 * 6.7e9
+    device = replace(gpu("A100-80GB"), memory_total_bytes=needed * 1.06)
+    roomy = plan_for(cluster(nodes(device)), Workload(model=shape_for_size(7e9)), family="synchronous")
+    assert roomy.memory.sharding == "none"
+
+
+def test_one_device_has_no_rate_to_flip() -> None:
+    plan = plan_for(cluster(nodes(gpu("A100-80GB"), per_node=1)), Workload(model=MODEL))
+    assert not [f for f in plan.flips if f.fact.startswith("bandwidth")]
+
+
+def test_an_unknown_rate_is_not_scaled() -> None:
+    plan = plan_for(cluster(nodes(gpu("A100-80GB"), count=2), between=None), Workload(model=MODEL))
+    assert not [f for f in plan.flips if f.fact == "bandwidth between nodes"]
+    assert all(isinstance(f, Flip) for f in plan.flips)
