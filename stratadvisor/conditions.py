@@ -11,7 +11,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from stratadvisor.schema.facts import Fact, FactSpec, FactValue
@@ -41,6 +41,7 @@ _FACT = r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)+"
 _CLAUSE = re.compile(rf"\s*({_FACT})\s*(<=|>=|==|!=|<|>|in\b)\s*(\S.*?)\s*")
 _FACT_NAME = re.compile(_FACT)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_QUANTITY = re.compile(r"[0-9.][0-9_,.]*(?:[eE][+-]?[0-9]{1,3})?\s*[A-Za-zµ]+(?:/[a-z]+)?")
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
 
 
@@ -91,10 +92,31 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Outcome of a condition, with the evidence."""
+    """Outcome of a condition, with the evidence in the order of its three lists."""
 
     outcome: bool | None
-    results: tuple[ClauseResult, ...] = field(default=())
+    all_of: tuple[ClauseResult, ...]
+    any_of: tuple[ClauseResult, ...]
+    none_of: tuple[ClauseResult, ...]
+
+    @property
+    def results(self) -> tuple[ClauseResult, ...]:
+        """Every clause's result."""
+        return self.all_of + self.any_of + self.none_of
+
+    @property
+    def deciding(self) -> ClauseResult | None:
+        """The first clause that made the condition false, or that left it undecided; None where it is true."""
+        if self.outcome is True:
+            return None
+        wanted = self.outcome
+        of_any = self.any_of if some(r.outcome for r in self.any_of) is wanted else ()
+        against = [
+            *(r for r in self.all_of if r.outcome is wanted),
+            *(r for r in self.none_of if negate(r.outcome) is wanted),
+            *(r for r in of_any if r.outcome is wanted),
+        ]
+        return against[0]
 
 
 def closest(name: str, known: Iterable[str]) -> str:
@@ -120,7 +142,7 @@ def _atom(text: str) -> Operand | None:
         return Operand("number", _finite(text), text)
     if match := _PERCENT.fullmatch(text):
         return Operand("percent", _finite(match.group(1)) / 100, text)
-    return Operand("quantity", text, text) if text[:1].isdigit() or text[:1] == "." else None
+    return Operand("quantity", text, text) if _QUANTITY.fullmatch(text) else None
 
 
 def _operand(text: str) -> Operand:
@@ -332,4 +354,4 @@ def evaluate(condition: Condition, facts: Mapping[str, Fact], specs: Mapping[str
     parts = [every(r.outcome for r in of_all), negate(some(r.outcome for r in of_none))]
     if of_any:
         parts.append(some(r.outcome for r in of_any))
-    return Verdict(every(parts), of_all + of_any + of_none)
+    return Verdict(every(parts), of_all, of_any, of_none)

@@ -95,10 +95,8 @@ def _fallback(question: Question, kind: str) -> Branch:
 
 def _why_not(verdict: Verdict, facts: Mapping[str, Fact]) -> str:
     """Return the clause that decided against a branch, with the actual value."""
-    blocking = [r for r in verdict.results if r.outcome is verdict.outcome]
-    if not blocking:  # a clause under `not` was true
-        blocking = [r for r in verdict.results if r.outcome is True]
-    result = blocking[0]
+    result = verdict.deciding
+    assert result is not None  # the condition is not true
     clause = f"{result.fact} {result.operator} {result.expected}"
     if result.outcome is not None:
         return f"{clause} is {str(result.outcome).lower()} ({result.actual_text})"
