@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 
@@ -87,6 +88,16 @@ class RootLoader(BaseLoader):
 
 def make_environment(overlays: tuple[Path, ...] = ()) -> Environment:
     """Return the environment: overlays shadow the shipped templates, which stay reachable under ``bundled/``."""
+    return _build(overlays) if overlays else _shipped()
+
+
+@lru_cache(maxsize=1)
+def _shipped() -> Environment:
+    """Return the environment without overlays, which keeps its compiled templates."""
+    return _build(())
+
+
+def _build(overlays: tuple[Path, ...]) -> Environment:
     roots = [RootLoader(root) for root in template_roots(overlays)]
     environment = SandboxedEnvironment(
         loader=ChoiceLoader([*roots, PrefixLoader({"bundled": RootLoader(bundled("templates"))})]),
