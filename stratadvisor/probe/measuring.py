@@ -68,8 +68,11 @@ class Measuring:
 
     def run(self) -> None:
         """Measure what can be measured here."""
-        if importlib.util.find_spec("torch") is None:
-            self._without_torch()
+        if not self._looker.wanted("torch_devices"):
+            self._storage_alone("skipped", "torch_devices was left out, and it says what there is to measure")
+        elif importlib.util.find_spec("torch") is None:
+            self.devices = self.devices or cpu_devices(self._cpu, self.memory)
+            self._storage_alone("unsupported", "torch is not installed, and it does the measuring")
         else:
             self._measure()
 
@@ -80,15 +83,12 @@ class Measuring:
     def _one(self, name: str, crew: Crew, settings: dict[str, Any]) -> Any:
         return self._looker.look(name, crew, {0: settings}).get(0)
 
-    def _without_torch(self) -> None:
-        reason = "torch is not installed, and it does the measuring"
-        if not self.devices:
-            self.devices = cpu_devices(self._cpu, self.memory)
+    def _storage_alone(self, status: str, reason: str) -> None:
         with Crew(1) as crew:
             self._measure_storage(crew)
         for name, probe in PROBES.items():
             if self._looker.wanted(name) and "torch_devices" in (name, *probe.requires):
-                self._looker.note(name, "unsupported", reason)
+                self._looker.note(name, status, reason)
 
     def _measure(self) -> None:
         cores = usable_cores(self._cpu)

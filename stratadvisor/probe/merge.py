@@ -53,7 +53,7 @@ def merge_profiles(profiles: Sequence[ClusterProfile], *, replace: bool = False)
         source="merged",
         nodes=merged,
         collectives=_sweeps(kept),
-        observations=tuple(dict.fromkeys(_observations(kept))),
+        observations=tuple(_observations(kept)),
         verdicts=tuple(verdicts),
         calibrations=_calibrations(kept),
     )
@@ -81,16 +81,22 @@ def _speed(sweep: CollectiveSweep) -> float:
 
 
 def _observations(profiles: Sequence[ClusterProfile]) -> Iterator[Observation]:
-    """Yield what went wrong with the node's name before it, and what went well once."""
+    """Yield what went well once, and what did not once per reason, with the nodes that said so before it."""
+    hosts: dict[tuple[str, str, str], list[str]] = {}
+    first: dict[tuple[str, str, str], Observation] = {}
     for profile in profiles:
         host = profile.nodes[0].hostname if len(profile.nodes) == 1 else ""
         for observation in profile.observations:
-            if observation.status == "ok":
-                yield Observation(probe=observation.probe, status="ok")
-            elif host and not observation.reason.startswith(f"{host}: "):
-                yield observation.model_copy(update={"reason": f"{host}: {observation.reason}"})
-            else:
-                yield observation
+            key: tuple[str, str, str] = (observation.probe, observation.status, observation.reason)
+            first.setdefault(key, observation)
+            hosts.setdefault(key, []).extend([host] if host else [])
+    for asked, observation in first.items():
+        if observation.status == "ok":
+            yield Observation(probe=observation.probe, status="ok")
+        elif hosts[asked]:
+            yield observation.model_copy(update={"reason": f"{_some(hosts[asked])}: {observation.reason}"})
+        else:
+            yield observation
 
 
 def _calibrations(profiles: Sequence[ClusterProfile]) -> tuple[Calibration, ...]:

@@ -109,10 +109,16 @@ def test_of_equal_sweeps_inside_nodes_the_slowest_stays_and_other_questions_stay
 def test_failures_say_on_which_host_and_successes_are_told_once() -> None:
     ok = Observation(probe="compute", status="ok", duration_seconds=3.0)
     bad = Observation(probe="storage", status="failed", reason="disk full")
-    merged = merge_profiles([profile("a", observations=(ok, bad)), profile("b", observations=(ok,))])
+    merged = merge_profiles(
+        [
+            profile("a", observations=(ok, bad)),
+            profile("b", observations=(ok,)),
+            profile("c", observations=(ok, bad)),
+        ]
+    )
     assert [(o.probe, o.status, o.reason) for o in merged.observations] == [
         ("compute", "ok", ""),
-        ("storage", "failed", "a: disk full"),
+        ("storage", "failed", "a, c: disk full"),
     ]
 
 
