@@ -36,11 +36,16 @@ def memory_flip(
     if level == 0 or len(part.classes) > 1 or available is None or workload.method == "qlora":
         return None
 
-    def winner(memory: float) -> Candidate:
+    def with_memory(memory: float) -> Cluster:
         roomy = replace(device, memory_total_bytes=memory, memory_free_bytes=memory)
-        larger = replace(part, classes=(replace(part.classes[0], device=roomy),))
-        simpler = [c for name in SIMPLER[level] for c in STRATEGIES[name].candidates(larger, workload) if keeps(c)]
-        return ranking.best([*simpler, chosen], larger, workload.objective) or chosen
+        return replace(part, classes=(replace(part.classes[0], device=roomy),))
+
+    most = with_memory(MOST_MEMORY * available)
+    simpler = [c for name in SIMPLER[level] for c in STRATEGIES[name].candidates(most, workload) if keeps(c)]
+
+    def winner(memory: float) -> Candidate:
+        fitting = [c for c in simpler if c.feasible and c.memory.peak_bytes.high <= memory]
+        return ranking.best([*fitting, chosen], with_memory(memory), workload.objective) or chosen
 
     low, high = available, MOST_MEMORY * available
     then = winner(high)

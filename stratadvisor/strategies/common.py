@@ -10,10 +10,10 @@ from typing import Any
 from stratadvisor.costs.compute import micro_batch_seconds
 from stratadvisor.costs.step import ClassWork, estimate_step
 from stratadvisor.schema.cluster import Cluster
-from stratadvisor.schema.layout import Candidate, Checkpointing, ClassShare, Layout, Span, TimeEstimate
+from stratadvisor.schema.layout import Candidate, Checkpointing, ClassShare, Layout, MemoryEstimate, Span, TimeEstimate
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.batches import micro_batches
-from stratadvisor.strategies.fit import fits, memory_of, shortage
+from stratadvisor.strategies.fit import memory_of, shortage
 from stratadvisor.strategies.run_length import extra_tokens_fraction, run_tokens
 from stratadvisor.strategies.site import Share, Site
 from stratadvisor.units import format_bytes
@@ -42,9 +42,11 @@ def build(
     extra_steps: tuple[float, str] = (0.0, ""),
     settings: dict[str, str | int | float | bool] | None = None,
     notes: tuple[str, ...] = (),
+    memories: tuple[MemoryEstimate, ...] | None = None,
 ) -> Candidate:
-    """Return the costed candidate; shares stand in the order of the site's classes."""
-    memories = [memory_of(at, layout, c, s) for c, s in zip(at.cluster.classes, shares, strict=True)]
+    """Return the costed candidate; shares, and memories where they are known already, stand in the order of classes."""
+    if memories is None:
+        memories = tuple(memory_of(at, layout, c, s) for c, s in zip(at.cluster.classes, shares, strict=True))
     lacks = [shortage(c, m, layout) for c, m in zip(at.cluster.classes, memories, strict=True)]
     missing, reason = max(lacks, key=lambda lack: lack[0])
     reason = at.problem or reason
@@ -154,14 +156,24 @@ def explore(at: Site, layouts: Iterable[Layout], batch_per_device: int, **build_
     for layout in layouts:
         for position, micro in enumerate(micro_batches(batch_per_device)):
             share = Share(micro, batch_per_device // micro, batch_per_device)
-            if position and not (at.memory_known and all(fits(at, layout, c, share) for c in at.cluster.classes)):
+            memories = tuple(memory_of(at, layout, c, share) for c in at.cluster.classes)
+            if position and not (at.memory_known and _all_fit(at, layout, memories)):
                 break
             candidate = build(
-                at, layout, (share,) * len(at.cluster.classes), variant=describe(layout, share), **build_options
+                at,
+                layout,
+                (share,) * len(at.cluster.classes),
+                variant=describe(layout, share),
+                memories=memories,
+                **build_options,
             )
             yield candidate
             if not candidate.feasible:
                 break
+
+
+def _all_fit(at: Site, layout: Layout, memories: tuple[MemoryEstimate, ...]) -> bool:
+    return not any(shortage(c, m, layout)[1] for c, m in zip(at.cluster.classes, memories, strict=True))
 
 
 def describe(layout: Layout, share: Share) -> str:
