@@ -10,6 +10,7 @@ from stratadvisor.schema.facts import Fact
 
 SPECS = (
     spec("cpu.cores_per_device", "number", "count", "usable cores of a node over its devices (poorest class)"),
+    spec("cpu.cores_known", "boolean", "", "whether the usable cores of every node are known"),
     spec("cpu.threads_per_device", "number", "count", "whole threads for each training process, at least one"),
     spec("host.memory_bytes", "number", "bytes", "host memory that training can use on a node (poorest class)"),
     spec("host.shared_memory_bytes", "number", "bytes", "free shared memory (/dev/shm) of a node (poorest class)"),
@@ -51,6 +52,7 @@ def derive(context: Context) -> Iterator[Fact]:
         "the usable cores are not known",
     )
     yield cores
+    yield known("cpu.cores_known", cores.value is not None, "estimated", cores.because)
     threads = "cpu.threads_per_device"
     each = cores.value if isinstance(cores.value, float) else None
     if each is None:
@@ -92,7 +94,8 @@ def _feed(context: Context, cores_per_device: float | None) -> Iterator[Fact]:
         yield unknown("data.workers_needed", ratio.because)
     if cores_per_device is None:
         yield unknown("data.workers_available", "the usable cores are not known")
-        yield unknown("data.workers_default", "the usable cores are not known")
+        because = "the usable cores are not known; so few workers find room nearly everywhere"
+        yield known("data.workers_default", DEFAULT_WORKERS, "estimated", because)
         return
     spare = max(0, math.floor(cores_per_device) - 1)
     available = spare * WAITING_WORKERS_PER_CORE if waiting.value is True else spare

@@ -19,6 +19,12 @@ SPECS = (
         " waits for communication",
     ),
     spec(
+        "sync.best_exposed_communication_fraction",
+        "number",
+        "fraction",
+        "the same in the exact configuration that finishes first, which may leave devices out",
+    ),
+    spec(
         "sync.uneven_gain",
         "number",
         "fraction",
@@ -54,6 +60,8 @@ def derive(context: Context) -> Iterator[Fact]:
     uneven = fastest(context.widest("uneven_synchronous"))
     best = fastest(context.widest("synchronous", "uneven_synchronous"))
     yield _exposed("sync.exposed_communication_fraction", best)
+    first = fastest(context.of_family("synchronous", "uneven_synchronous"))
+    yield _exposed("sync.best_exposed_communication_fraction", first)
     if even is None or uneven is None or uneven.run_seconds.likely <= 0:
         yield unknown("sync.uneven_gain", f"no {'even' if even is None else 'uneven'} configuration fits")
     else:

@@ -73,7 +73,7 @@ def test_no_branch_asks_for_the_name_of_a_gpu() -> None:
 
 
 def test_no_number_in_circulation_that_is_wrong_stands_in_the_texts() -> None:
-    # shares of communication, savings of compression or accumulation, losses of asynchronous training: computed, not quoted
+    # shares of communication, savings of compression, losses of asynchronous training are computed, not quoted
     text = " ".join(f"{b.because} {b.warn}" for _, b in BRANCHES)
     assert not re.search(r"\b(40|50|60|70|75)\s?(%|percent)", text)
     assert "exponential" not in text
