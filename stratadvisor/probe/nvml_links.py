@@ -32,13 +32,8 @@ def _nvlinks(nvml: Nvml, handle: Any, bus_ids: set[str]) -> tuple[Counter[str], 
     direct: Counter[str] = Counter()
     switched = 0
     for link in range(_MAX_LINKS):
-        state = nvml.query("DeviceGetNvLinkState", handle, link)
-        if not state.ok:
-            if link == 0:
-                return direct, 0
-            continue  # a link that does not exist; those behind it still may
-        if not state.value:
-            continue
+        if not nvml.value("DeviceGetNvLinkState", handle, link):
+            continue  # down, or a link that this card does not have
         pci = nvml.value("DeviceGetNvLinkRemotePciInfo", handle, link)
         raw = getattr(pci, "busId", b"")
         neighbour = short_bus_id(raw.decode("ascii", "replace") if isinstance(raw, bytes) else str(raw))

@@ -50,6 +50,17 @@ def test_v1_quota_of_a_container_whose_own_group_is_what_is_mounted(tmp_path: Pa
     assert (found.usable_cores.value, found.limited_by) == (2.5, "cgroup v1")
 
 
+def test_a_group_inside_a_container_is_found_below_the_mount(tmp_path: Path) -> None:
+    files = processors(8) | {
+        "proc/self/mountinfo": "40 39 0:30 /docker/abc /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n",
+        "proc/self/cgroup": "4:cpu:/docker/abc/job\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+        "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "100000\n",
+        "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
+    }
+    assert host_cpu.collect(plant(tmp_path, files), {}).usable_cores.value == 1.0
+
+
 def test_a_group_outside_what_is_mounted_falls_back_to_the_mount(tmp_path: Path) -> None:
     files = processors(8) | {
         "proc/self/mountinfo": V2_MOUNT,

@@ -205,6 +205,12 @@ def test_a_mig_slice_is_chosen_by_its_uuid(look: Callable[..., Look]) -> None:
     assert seen.observations == []
 
 
+def test_a_card_in_mig_mode_without_slices_cannot_be_used(look: Callable[..., Look]) -> None:
+    seen = look("a100_mig_without_slices")
+    assert [(d.healthy, d.mig_profile) for d in seen.devices] == [(False, "")]
+    assert "no slice" in seen.reasons
+
+
 def test_a_vgpu_is_virtual_and_what_it_hides_is_unknown(look: Callable[..., Look]) -> None:
     device = look("h100_vgpu").devices[0]
     assert (device.virtual, device.healthy, device.catalog_key) == (True, True, None)
@@ -232,8 +238,8 @@ def test_a_card_without_a_handle_is_named_and_the_rest_is_complete(look: Callabl
 
 def test_a_card_that_is_lost_after_its_handle_fails_alone(look: Callable[..., Look]) -> None:
     seen = look("a100_lost")
-    assert [d.healthy for d in seen.devices] == [True, False]
-    assert "lost" in seen.devices[1].health_reason
+    assert [d.healthy for d in seen.devices] == [True, False, False]
+    assert ["lost" in d.health_reason for d in seen.devices] == [False, True, True]
     assert seen.links == []
 
 
