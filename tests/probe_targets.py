@@ -55,6 +55,10 @@ def broken(**_: Any) -> None:
     raise ValueError("first line\nsecond line")
 
 
+def lasting(**_: Any) -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
 def unsendable(**_: Any) -> Any:
     return lambda: None
 

@@ -44,6 +44,10 @@ _BOOTSTRAP = (
 """The working directory leaves the search path: a user's ``random.py`` must not replace a library."""
 
 
+_LASTING_ERRORS = ("CUDA error", "HIP error")
+"""After such an error every further call of the same process fails: it is started anew for the next request."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What a member came back with."""
@@ -203,6 +207,8 @@ class Crew:
                     del waiting[connection]
                     if got.lost:
                         self._lose(index)
+                    elif got.status == "failed" and any(sign in got.reason for sign in _LASTING_ERRORS):
+                        self.members[index].end()
         except BaseException:
             self.close()
             raise

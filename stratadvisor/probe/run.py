@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from stratadvisor.errors import ProbeError
+from stratadvisor.errors import ProbeError, UsageError
 from stratadvisor.probe import PROBES, assemble
 from stratadvisor.probe.crew import Crew
 from stratadvisor.probe.judge import judge
@@ -41,11 +41,13 @@ def probe_node(
     """Return the profile of this node; a sub-probe that fails or hangs becomes an observation, the rest is complete.
 
     Raises:
-        UsageError: ``only`` or ``skip`` name no sub-probe.
+        UsageError: ``only`` or ``skip`` name no sub-probe, or the time limit is not positive.
         ProbeError: the storage path does not exist, or no sub-probe at all came to a result.
 
     """
     names = selection(only, skip)
+    if not 0 < time_limit_seconds < float("inf"):
+        raise UsageError(f"the time limit must be a positive number of seconds, not {time_limit_seconds:g}")
     if storage_path is not None and not storage_path.exists():
         raise ProbeError(f"the storage path {storage_path} does not exist", hint="name a directory or a file to read")
     looker = Looker(names, time_limit_seconds, quick=quick, progress=progress)

@@ -20,6 +20,8 @@ def _free_bytes(index: int) -> int | None:
 def collect() -> TorchDevices:
     """Ask torch."""
     build = f"torch {torch.__version__}"
+    if hasattr(torch, "xpu") and torch.xpu.is_available():
+        return TorchDevices(kind="cpu", reason=f"{build} uses an Intel GPU, which is not measured: the CPU stands in")
     if torch.version.cuda is None and torch.version.hip is None:
         return TorchDevices(kind="cpu", reason=f"{build} is built for CPUs only")
     kind = "rocm" if torch.version.hip else "cuda"

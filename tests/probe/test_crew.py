@@ -195,3 +195,13 @@ def test_losses_are_counted_by_member() -> None:
         crew.ask("probe_targets:broken", {0: {}, 1: {}}, GENEROUS)
         crew.ask("probe_targets:killed", {1: {}}, GENEROUS)
         assert [member.losses for member in crew.members] == [0, 2]
+
+
+def test_a_process_with_a_lasting_device_error_is_started_anew() -> None:
+    with Crew(1) as crew:
+        first = crew.ask("probe_targets:process_id", {0: {}}, GENEROUS)[0].value
+        answer = crew.ask("probe_targets:lasting", {0: {}}, GENEROUS)[0]
+        assert answer.status == "failed"
+        assert "CUDA error" in answer.reason
+        assert crew.ask("probe_targets:process_id", {0: {}}, GENEROUS)[0].value != first
+        assert crew.members[0].losses == 0

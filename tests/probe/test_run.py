@@ -130,5 +130,8 @@ def test_no_result_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_names_and_paths_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         probe_node(only=("gpus",))
+    for limit in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="time limit"):
+            probe_node(time_limit_seconds=limit)
     with pytest.raises(ProbeError, match="does not exist"):
         probe_node(storage_path=tmp_path / "absent")
