@@ -88,9 +88,9 @@ def collect(
     available, because = free, "MemAvailable"
     for version, folder in cgroups.folders(root, "memory"):
         bound, used = _level(version, folder)
-        if bound is None or (total is not None and bound >= total):
-            continue  # v1 writes "no limit" as a number near 2^63, and a limit above the memory limits nothing
-        if limit is None or bound < limit:
+        if bound is None:
+            continue
+        if limit is None or bound < limit:  # v1 writes "no limit" as a number near 2^63: above any memory
             limit, limited_by = bound, version
         left = max(0, bound - (used or 0))
         if available is None or left < available:

@@ -31,11 +31,7 @@ def system_addresses() -> dict[str, tuple[str, ...]]:
 
 def _is_virtual(folder: Path) -> bool:
     """Whether no hardware is behind it: bridges, veth pairs, tunnels (but a bond stands for its members)."""
-    try:
-        target = str(folder.readlink())
-    except OSError:
-        target = ""
-    return "/virtual/" in target or not (folder / "device").exists()
+    return not (folder / "device").exists()
 
 
 def _rate(folder: Path) -> Reading:
