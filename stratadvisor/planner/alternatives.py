@@ -20,13 +20,14 @@ def alternatives(
     cluster: Cluster,
     workload: Workload,
     *,
+    inside: Callable[[Candidate], bool],
     finish: Callable[[Candidate], Candidate],
 ) -> tuple[Alternative, ...]:
     """Return what was passed over: those that fit by predicted time, then those that do not by what they lack.
 
-    ``finish`` applies to each what the choice gets once it is chosen (a compiled model), so that they compare.
+    ``inside`` says whether the flowchart's family contains a candidate. ``finish`` applies to each what the choice gets
+    once it is chosen (a compiled model), so that they compare.
     """
-    inside = {id(c) for c in admitted}
     broken = {id(c): reason for c, reason in refused}
     found: list[Candidate] = []
     everything = (*admitted, *others, *(c for c, _ in refused))
@@ -51,7 +52,7 @@ def alternatives(
             final,
             cluster,
             workload.objective,
-            id(c) in inside,
+            inside(c),
             broken.get(id(c), ""),
         )
         for c in found
@@ -98,9 +99,7 @@ def _reason(
     if objective != "time":
         what = {"cost": ("dearer", "cheaper"), "energy": ("more energy", "less energy")}[objective]
         said += f", {_compared(ratio, *what)}"
-    if not inside:
-        return f"outside the family that the flowchart chose; predicted {said}"
-    if ratio < 1 - ranking.TIE:
+    if inside and ratio < 1 - ranking.TIE:
         return f"predicted {said}: too little for what it adds"
     return f"predicted {said}"
 

@@ -29,6 +29,8 @@ from stratadvisor.units import format_bytes, format_count
 
 LARGEST_PUBLISHED_BATCH_TOKENS = 16_777_216
 """Llama 3 405B at its largest (arXiv:2407.21783, section 3.4)."""
+IDLE_SHARE = 0.2
+"""Devices that wait longer than this share of the slowest ones' work are mentioned."""
 YEAR_SECONDS = 365.25 * 86400
 _MODES = {
     "hierarchical": "hierarchical",
@@ -164,6 +166,11 @@ def _own_warnings(chosen: Candidate, part: Cluster, workload: Workload) -> list[
             said.append(
                 f"host memory of {share.node_class} unknown: whether the {format_bytes(host)} offloaded fit is open"
             )
+    if chosen.layout.engine not in ("local", "async"):
+        for share in chosen.shares:
+            waits = 1 - share.compute_seconds / max(s.compute_seconds for s in chosen.shares)
+            if waits > IDLE_SHARE:
+                said.append(f"devices of {share.node_class} wait {waits:.0%} of each step for slower ones")
     if chosen.run_seconds.likely > YEAR_SECONDS:
         years = chosen.run_seconds.likely / YEAR_SECONDS
         said.append(f"the run would take {years:.3g} years: fewer tokens, a smaller model or more devices are needed")

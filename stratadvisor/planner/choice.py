@@ -68,7 +68,14 @@ def choose(
         request,
         outcome,
         alternatives=alternatives(
-            chosen, groups.admitted, groups.others, groups.refused, cluster, workload, finish=finish
+            chosen,
+            groups.admitted,
+            groups.others,
+            groups.refused,
+            cluster,
+            workload,
+            inside=lambda c: in_family(c, request.family),
+            finish=finish,
         ),
         flips=flips(
             chosen,
@@ -77,7 +84,7 @@ def choose(
             workload_used,
             keeps=lambda c: not objection(c, request, c.layout.precision),
         ),
-        warnings=(*outcome.warnings, *warnings),
+        warnings=(*outcome.warnings, *warnings, *_left_out(chosen, groups, cluster, workload)),
         assumptions=assumptions,
         provenance=provenance,
     )
@@ -122,6 +129,21 @@ def _pick(
         return None, []
     broken = next(reason for c, reason in groups.refused if c is found)
     return found, [f"{broken}, but nothing that keeps to it fits; {STRATEGIES[found.strategy].title} is taken instead"]
+
+
+def _left_out(chosen: Candidate, groups: Admission, cluster: Cluster, workload: Workload) -> list[str]:
+    """Return which devices the choice leaves idle, and what the best plan with all of them would take."""
+    idle = cluster.num_devices - chosen.num_devices
+    if idle == 0:
+        return []
+    whole = [c for c in (*groups.admitted, *groups.others) if c.num_devices == cluster.num_devices]
+    best = ranking.best(whole, cluster, workload.objective)
+    if best is None:
+        return [f"{idle} of {cluster.num_devices} devices are left out: nothing that uses all of them fits"]
+    ratio = ranking.value(best, cluster, workload.objective) / ranking.value(chosen, cluster, workload.objective)
+    unit = {"time": "of the time", "cost": "of the device hours", "energy": "of the energy"}[workload.objective]
+    title = STRATEGIES[best.strategy].title
+    return [f"{idle} of {cluster.num_devices} devices are left out: with all of them, {title} takes {ratio:.0%} {unit}"]
 
 
 def _or_part(

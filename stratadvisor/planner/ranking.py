@@ -14,8 +14,8 @@ from stratadvisor.strategies.selections import part_used
 
 SIMPLICITY_GAIN = 0.10
 """Sharding must beat a replica that fits, and offload everything else, by this share; our choice."""
-MIXING_GAIN = 0.05
-"""Mixing node classes must beat the same on one class by this share: it is slower to fix when something breaks."""
+MIXING_GAIN = 0.03
+"""Mixing node classes must beat what one class does alone by this share; our choice."""
 MARGINAL_SHARE = 0.95
 MARGINAL_GAIN = 0.05
 """A predicted peak above the first share of what is free is marginal, and must gain the second; our choice."""

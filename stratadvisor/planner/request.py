@@ -47,13 +47,16 @@ def read_request(outcome: RuleOutcome) -> Request:
 def in_family(candidate: Candidate, family: str | None) -> bool:
     """Whether the flowchart's family contains a candidate.
 
-    Synchronous: every exact method with equal shares, one device included. Uneven synchronous: the same, and shares by
-    speed. Hierarchical: periodic averaging across nodes, and HSDP, its exact form.
+    Single: whatever runs on one device, offload included. Synchronous: every exact method with equal shares, one
+    device included. Uneven synchronous: the same, and shares by speed. Hierarchical: periodic averaging across nodes,
+    and HSDP, its exact form.
     """
     if family is None:
         return True
     own = STRATEGIES[candidate.strategy].family
     exact = own in ("single", "synchronous", "uneven_synchronous")
+    if family == "single":
+        return candidate.num_devices == 1
     if family == "synchronous":
         return exact and not uneven(candidate)
     if family == "uneven_synchronous":

@@ -46,6 +46,8 @@ class Share:
 def site(strategy: str, selection: Selection, workload: Workload) -> Site:
     """Return the site of a strategy on a selection."""
     precision, problem = choose_precision(selection.cluster, workload)
+    if workload.method != "full" and not workload.model.is_transformer:
+        problem = f"{workload.method} adapters are for transformers, which {workload.model.name} is not known to be"
     return Site(
         strategy=strategy,
         cluster=selection.cluster,

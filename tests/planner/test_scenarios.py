@@ -6,7 +6,7 @@ from planning_clusters import GIGABIT, cluster, cpu, gpu, nodes, plan_for
 from stratadvisor.catalog.sizes import shape_for_size
 from stratadvisor.errors import NoFeasiblePlanError
 from stratadvisor.schema.plan import Alternative, Plan
-from stratadvisor.schema.workload import Workload
+from stratadvisor.schema.workload import ModelShape, Workload
 from stratadvisor.strategies import STRATEGIES
 from stratadvisor.units import GIB
 
@@ -181,3 +181,32 @@ def test_slow_links_between_nodes_rule_out_gathering_parameters_over_them() -> N
     gathering = alternative(plan, "zero3")
     assert gathering.relative_to_choice is not None
     assert gathering.relative_to_choice >= 2
+
+
+def test_devices_left_out_are_named_with_what_all_of_them_would_take() -> None:
+    where = cluster(nodes(A100), nodes(V100), between=1 * GIGABIT)
+    plan = plan_for(where, Workload(model=ONE_AND_A_HALF), family="synchronous")
+    assert plan.parallelism.world_size < 16
+    assert any("of 16 devices are left out: with all of them" in w for w in plan.warnings)
+
+
+def test_fast_devices_that_wait_in_equal_shares_are_mentioned() -> None:
+    where = cluster(nodes(A100), nodes(V100), between=400 * GIGABIT)
+    equal = plan_for(
+        where, Workload(model=SEVEN, global_batch_size=64), family="synchronous", minimum_sharding="parameters"
+    )
+    if len(equal.groups) == 2:
+        # 312 against 125 TFLOP/s: with equal shares the A100 waits more than a third of each step
+        assert any(w.startswith("devices of 8xA100-80GB wait") for w in equal.warnings)
+    else:
+        assert equal.groups[0].device_name == "A100-80GB"
+
+
+def test_adapters_of_something_that_is_no_transformer_are_refused() -> None:
+    module = ModelShape(
+        name="resnet", family="module", num_parameters=25_000_000, num_active_parameters=25_000_000, flops_per_item=8e9
+    )
+    assert plan_for(cluster(nodes(A100)), Workload(model=module, sequence_length=1), family="synchronous").groups
+    with pytest.raises(NoFeasiblePlanError) as caught:
+        plan_for(cluster(nodes(A100)), Workload(model=module, sequence_length=1, method="lora"))
+    assert "adapters are for transformers" in caught.value.message
