@@ -99,8 +99,9 @@ class TrainConfig:
     """Strategy-specific, all optional: outer_learning_rate, outer_momentum (diloco); staleness_bound (else
     max_staleness_steps), delay_compensation, delay_compensation_adaptive, sync_finish_fraction (async_sgd);
     sync_warmup_fraction (those and hierarchical: share of the run in lockstep first); ranks_per_node (to treat one
-    machine as several); momentum (sgd); deepspeed_config (file name); reshard (FSDP2: free layers after the forward
-    pass); timeout_seconds (how long a rank waits for another)."""
+    machine as several); momentum (sgd); deepspeed_config (file name),
+    shared_memory_collectives (DeepSpeed on CPUs: compile them at first use); reshard (FSDP2: free layers after the
+    forward pass); timeout_seconds (how long a rank waits for another)."""
     data_loader_workers: int = 0
     compile_model: bool = False
     backend: Literal["nccl", "gloo"] = "gloo"

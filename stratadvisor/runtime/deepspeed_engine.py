@@ -63,6 +63,17 @@ def check_batch(settings: dict[str, Any], context: Context) -> None:
         )
 
 
+def skip_shared_memory_collectives() -> None:
+    """Let DeepSpeed use plain gloo on CPUs.
+
+    It would compile its shared-memory collectives at first use: half a minute, a C++ compiler, and a lock file that
+    makes every later run wait for ever when the first one is killed.
+    """
+    compatible = getattr(deepspeed.ops, "__compatible_ops__", None)
+    if isinstance(compatible, dict):
+        compatible["deepspeed_shm_comm"] = False
+
+
 class DeepSpeedEngine(Engine):
     """Sharding, precision, clipping and the optimizer step are DeepSpeed's."""
 
@@ -84,6 +95,8 @@ class DeepSpeedEngine(Engine):
         """Hand the model to DeepSpeed; with stage 3 no rank ever holds all of it."""
         # DeepSpeed calls collectives by names that newer torch warns about, once a line and rank.
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+        if self.device.type == "cpu" and not self.config.settings.get("shared_memory_collectives", False):
+            skip_shared_memory_collectives()
         deepspeed.init_distributed(dist_backend=self.config.backend, dist_init_required=False, verbose=False)
         zero = self.settings.get("zero_optimization", {})
         if zero.get("stage", 0) == 3:
