@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from rich.console import Console
-from rich.table import Table
 
-from stratadvisor.report.console import console, heading, safe, wrapped
+from stratadvisor.report.console import console, heading, wrapped
 from stratadvisor.report.format import percent, reading
 from stratadvisor.schema.profile import ClusterProfile, DeviceProfile, NodeProfile
 from stratadvisor.units import format_bytes, format_flops, format_rate, format_seconds
@@ -29,18 +28,20 @@ def show_profile(profile: ClusterProfile) -> None:
 def _node(out: Console, node: NodeProfile) -> None:
     many = f" ({node.count} alike)" if node.count > 1 else ""
     out.print(heading(f"{node.hostname}{many}"))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
 
     def row(name: str, text: str) -> None:
-        table.add_row(f"  {name}", safe(text))
+        wrapped(out, f"{name:<17}{text}", hang=17)
 
     for line, count in Counter(_device_line(d) for d in node.devices).items():
         row("devices", f"{count} x {line}")
     for device in _different(node.devices):
-        for precision, rate in sorted(device.matmul_flops_per_second.items()):
-            row(f"  {precision} matmul", reading(rate, format_flops))
+        rates = sorted(device.matmul_flops_per_second.items())
+        for precision, rate in rates:
+            if rate.known:
+                row(f"  {precision} matmul", reading(rate, format_flops))
+        missing = [f"{precision} ({rate.detail})" for precision, rate in rates if not rate.known]
+        if missing:
+            row("  no matmul rate", "; ".join(missing))
         row("  memory rate", reading(device.memory_bandwidth_bytes_per_second, format_rate))
         if device.kind != "cpu":
             row("  host to device", reading(device.host_to_device_bytes_per_second, format_rate))
@@ -75,7 +76,6 @@ def _node(out: Console, node: NodeProfile) -> None:
     if versions:
         chosen = [n for n in ("python", "torch", "cuda", "driver", "nccl", "deepspeed") if n in versions]
         row("software", ", ".join(f"{n} {versions[n]}" for n in chosen))
-    out.print(table)
 
 
 def _cpu_part(seconds: float | None) -> str:
@@ -111,14 +111,9 @@ def _collectives(out: Console, profile: ClusterProfile) -> None:
             f" latency {reading(sweep.latency_seconds, format_seconds)},"
             f" bus bandwidth {reading(sweep.bus_bandwidth_bytes_per_second, format_rate)}",
         )
-        table = Table.grid(padding=(0, 2))
         for point in sweep.points:
-            table.add_row(
-                f"    {format_bytes(point.message_bytes)}",
-                format_seconds(point.seconds),
-                format_rate(point.bus_bandwidth_bytes_per_second),
-            )
-        out.print(table)
+            size, rate = format_bytes(point.message_bytes), format_rate(point.bus_bandwidth_bytes_per_second)
+            wrapped(out, f"{size:<10}{format_seconds(point.seconds):<10}{rate}", indent=4)
 
 
 def _findings(out: Console, profile: ClusterProfile) -> None:
