@@ -60,4 +60,5 @@ def derive_facts(
         candidates=tuple(candidates),
         family_of=family_of,
     )
-    return {fact.name: fact for area in AREAS for fact in area.derive(context)}
+    found = {fact.name: fact for area in AREAS for fact in area.derive(context)}
+    return {name: found[name] for name in SPECS}

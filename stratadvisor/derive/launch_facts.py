@@ -72,14 +72,14 @@ def version_of(text: str) -> tuple[int, ...]:
 
 def _peer_access(nodes: tuple[NodeProfile, ...]) -> Fact:
     name = "launch.peer_access_defect"
-    affected = [node for node in nodes for d in node.devices if re.search(r"\bRTX 40\d\d\b", d.name)]
+    affected = [node for node in nodes for d in node.devices if re.search(r"\bRTX 40[5-9]0\b", d.name)]
     if not affected:
         return known(name, False, "catalog", "no device of the affected kind")
-    drivers = [version_of(node.software.versions.get("driver", "")) for node in affected]
-    if () in drivers:
+    texts = [node.software.versions.get("driver", "") for node in affected]
+    oldest, text = min((version_of(text), text) for text in texts)
+    if not oldest:
         return unknown(name, "the driver's version is not known")
-    oldest = min(drivers)
-    return known(name, oldest < FIXED_DRIVER, "catalog", f"driver {'.'.join(map(str, oldest))}")
+    return known(name, oldest < FIXED_DRIVER, "catalog", f"driver {text}")
 
 
 def _torch_release(nodes: tuple[NodeProfile, ...]) -> Fact:
