@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from rich.console import Console
 
@@ -28,54 +29,58 @@ def show_profile(profile: ClusterProfile) -> None:
 def _node(out: Console, node: NodeProfile) -> None:
     many = f" ({node.count} alike)" if node.count > 1 else ""
     out.print(heading(f"{node.hostname}{many}"))
-
-    def row(name: str, text: str) -> None:
+    for name, text in (*_device_rows(node), *_host_rows(node), *_measured_rows(node)):
         wrapped(out, f"{name:<17}{text}", hang=17)
 
+
+def _device_rows(node: NodeProfile) -> Iterator[tuple[str, str]]:
     for line, count in Counter(_device_line(d) for d in node.devices).items():
-        row("devices", f"{count} x {line}")
+        yield "devices", f"{count} x {line}"
     for device in _different(node.devices):
         rates = sorted(device.matmul_flops_per_second.items())
         for precision, rate in rates:
             if rate.known:
-                row(f"  {precision} matmul", reading(rate, format_flops))
+                yield f"  {precision} matmul", reading(rate, format_flops)
         missing = [f"{precision} ({rate.detail})" for precision, rate in rates if not rate.known]
         if missing:
-            row("  no matmul rate", "; ".join(missing))
-        row("  memory rate", reading(device.memory_bandwidth_bytes_per_second, format_rate))
+            yield "  no matmul rate", "; ".join(missing)
+        yield "  memory rate", reading(device.memory_bandwidth_bytes_per_second, format_rate)
         if device.kind != "cpu":
-            row("  host to device", reading(device.host_to_device_bytes_per_second, format_rate))
-            row("  device to host", reading(device.device_to_host_bytes_per_second, format_rate))
+            yield "  host to device", reading(device.host_to_device_bytes_per_second, format_rate)
+            yield "  device to host", reading(device.device_to_host_bytes_per_second, format_rate)
     kinds = Counter(link.kind for link in node.links)
     if kinds:
-        row("links", ", ".join(f"{count} pairs by {kind}" for kind, count in kinds.items()))
-    cpu = node.cpu
+        yield "links", ", ".join(f"{count} pairs by {kind}" for kind, count in kinds.items())
+
+
+def _host_rows(node: NodeProfile) -> Iterator[tuple[str, str]]:
+    cpu, memory = node.cpu, node.host_memory
     limited = f", limited by {cpu.limited_by}" if cpu.limited_by else ""
-    row("cpu", f"{cpu.model_name or 'unknown model'}; usable cores {reading(cpu.usable_cores, _plain)}{limited}")
-    memory = node.host_memory
-    row(
-        "host memory", f"{reading(memory.available_bytes, format_bytes)} of {reading(memory.total_bytes, format_bytes)}"
-    )
+    yield "cpu", f"{cpu.model_name or 'unknown model'}; usable cores {reading(cpu.usable_cores, _plain)}{limited}"
+    available, total = reading(memory.available_bytes, format_bytes), reading(memory.total_bytes, format_bytes)
+    yield "host memory", f"{available} of {total}"
     if memory.limit_bytes.known:
-        row("  limit", f"{reading(memory.limit_bytes, format_bytes)} by {memory.limited_by}")
-    row("shared memory", f"{reading(memory.shared_memory_free_bytes, format_bytes)} free")
+        yield "  limit", f"{reading(memory.limit_bytes, format_bytes)} by {memory.limited_by}"
+    yield "shared memory", f"{reading(memory.shared_memory_free_bytes, format_bytes)} free"
     for nic in node.nics:
         if nic.kind not in ("loopback", "virtual"):
             state = {True: "up", False: "down", None: "state unknown"}[nic.up]
-            row("network", f"{nic.name} {nic.kind} {state}, {reading(nic.rate_bytes_per_second, format_rate)}")
+            yield "network", f"{nic.name} {nic.kind} {state}, {reading(nic.rate_bytes_per_second, format_rate)}"
+
+
+def _measured_rows(node: NodeProfile) -> Iterator[tuple[str, str]]:
     for storage in node.storage:
-        row("storage", f"{storage.path}: reads {reading(storage.read_bytes_per_second, format_rate)}")
-    if node.data_feed.item_seconds.known:
-        cpu_share = node.data_feed.item_cpu_seconds
-        row(
-            "data feed", f"{reading(node.data_feed.item_seconds, format_seconds)} an item, {_cpu_part(cpu_share.value)}"
-        )
+        yield "storage", f"{storage.path}: reads {reading(storage.read_bytes_per_second, format_rate)}"
+    feed = node.data_feed
+    if feed.item_seconds.known:
+        item = reading(feed.item_seconds, format_seconds)
+        yield "data feed", f"{item} an item, {_cpu_part(feed.item_cpu_seconds.value)}"
     if node.speed_variation.value is not None:
-        row("steadiness", f"speed varies by {percent(node.speed_variation.value)} ({node.speed_variation.origin})")
+        yield "steadiness", f"speed varies by {percent(node.speed_variation.value)} ({node.speed_variation.origin})"
     versions = node.software.versions
     if versions:
         chosen = [n for n in ("python", "torch", "cuda", "driver", "nccl", "deepspeed") if n in versions]
-        row("software", ", ".join(f"{n} {versions[n]}" for n in chosen))
+        yield "software", ", ".join(f"{n} {versions[n]}" for n in chosen)
 
 
 def _cpu_part(seconds: float | None) -> str:
