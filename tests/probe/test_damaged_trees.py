@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from probe_trees import V2_MOUNT, meminfo, plant, processors
 
-from stratadvisor.probe import files, host_cpu, host_memory, nics, nvml_absence, rocm, software, storage_facts
+from stratadvisor.probe import files, host_cpu, host_memory, nics, nvml_absence, rocm, software
 from stratadvisor.schema.profile import NodeProfile
 
 DAMAGE = [
@@ -66,7 +66,6 @@ def see_all(root: Path) -> NodeProfile:
         cpu=host_cpu.collect(root, {}),
         host_memory=host_memory.collect(root, {}),
         nics=nics.collect(root),
-        storage=(storage_facts.collect(Path("/data"), root),),
         software=software.collect(root),
     )
 
