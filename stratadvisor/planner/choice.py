@@ -10,7 +10,7 @@ from stratadvisor.planner.alternatives import alternatives
 from stratadvisor.planner.build import build_plan
 from stratadvisor.planner.flips import flips
 from stratadvisor.planner.infeasible import no_plan
-from stratadvisor.planner.request import COMPRESSIBLE, Request, in_family, objection, read_request
+from stratadvisor.planner.request import COMPRESSIBLE, SIGN_COMPRESSIBLE, Request, in_family, objection, read_request
 from stratadvisor.planner.search import enumerate_candidates
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate
@@ -60,7 +60,7 @@ def choose(
     chosen, warnings = _pick(groups, cluster, workload, request)
     if chosen is None:
         raise no_plan(cluster, workload_used, candidates)
-    finish = partial(recost.compiled, cluster=cluster, workload=workload_used) if request.compile_model else _as_is
+    finish = partial(_compiled, cluster=cluster, workload=workload_used) if request.compile_model else _as_is
     return build_plan(
         finish(chosen),
         cluster,
@@ -88,6 +88,13 @@ def choose(
         assumptions=assumptions,
         provenance=provenance,
     )
+
+
+def _compiled(candidate: Candidate, cluster: Cluster, workload: Workload) -> Candidate:
+    """Return the candidate with a compiled model, where the emitted program can compile: not under DeepSpeed."""
+    if candidate.layout.engine == "deepspeed":
+        return candidate
+    return recost.compiled(candidate, cluster, workload)
 
 
 def _as_is(candidate: Candidate) -> Candidate:
@@ -192,7 +199,10 @@ def _with_compression(
 ) -> tuple[Candidate, ...]:
     if request.compression == "none":
         return candidates
+    takes: tuple[str, ...] = COMPRESSIBLE
+    if request.compression == "sign":  # one-bit gradients break Adam's estimate of the variance
+        takes = SIGN_COMPRESSIBLE if workload.optimizer == "sgd" else ()
     return tuple(
-        recost.compressed(c, cluster, workload, request.compression) if c.feasible and c.strategy in COMPRESSIBLE else c
+        recost.compressed(c, cluster, workload, request.compression) if c.feasible and c.strategy in takes else c
         for c in candidates
     )

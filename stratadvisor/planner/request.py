@@ -12,6 +12,7 @@ from stratadvisor.strategies import STRATEGIES
 SHARDING_ORDER = ("none", "optimizer", "gradients", "parameters")
 COMPRESSIBLE = ("ddp", "uneven_ddp", "hierarchical", "diloco", "async_sgd")
 """Strategies whose exchange is ours to compress; sharded engines choose the width of theirs."""
+SIGN_COMPRESSIBLE = ("ddp", "uneven_ddp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
         extra = extra_steps_fraction("asynchronous", sync_interval_steps=1, staleness=workers - 1, num_workers=workers)
         yield from explore(
             at,
-            with_checkpointing(layout),
+            with_checkpointing(at, layout),
             batch,
             extra_steps=extra,
             settings={

@@ -186,6 +186,8 @@ def describe(layout: Layout, share: Share) -> str:
     return ", ".join(parts)
 
 
-def with_checkpointing(layout: Layout) -> tuple[Layout, ...]:
-    """Return the layout with no, selective and full activation checkpointing."""
+def with_checkpointing(at: Site, layout: Layout) -> tuple[Layout, ...]:
+    """Return the layout with no, selective and full activation checkpointing; a module knows no layers to recompute."""
+    if not at.workload.model.is_transformer:
+        return (layout,)
     return tuple(replace(layout, activation_checkpointing=mode) for mode in CHECKPOINTING)

@@ -21,7 +21,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
             continue
         at, batch = found
         layout = layout_for(at, "ddp", replicate=at.cluster.num_devices)
-        yield from explore(at, with_checkpointing(layout), batch)
+        yield from explore(at, with_checkpointing(at, layout), batch)
 
 
 DDP = Strategy(name="ddp", title="data parallel", family="synchronous", target="torchrun", candidates=candidates)

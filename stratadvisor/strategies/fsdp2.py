@@ -23,13 +23,13 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
         if found is not None and found[0].cluster.num_devices > 1:
             at, batch = found
             layout = layout_for(at, "fsdp2", sharding="parameters", shard=at.cluster.num_devices)
-            yield from explore(at, with_checkpointing(layout), batch)
+            yield from explore(at, with_checkpointing(at, layout), batch)
         if not selection.uniform:
             at = site("fsdp2", selection, workload)
             total = shared_batch(workload, at.cluster.num_devices)
             layout = layout_for(at, "fsdp2", sharding="parameters", shard=at.cluster.num_devices)
             if has_spread(at, layout, total):
-                yield from explore_lockstep(at, with_checkpointing(layout), total)
+                yield from explore_lockstep(at, with_checkpointing(at, layout), total)
 
 
 FSDP2 = Strategy(

@@ -30,7 +30,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
             for shard in group_sizes(Selection(name=at.label, cluster=at.cluster)):
                 replicas = at.cluster.num_devices // shard
                 layout = layout_for(at, "fsdp2", sharding="parameters", shard=shard, replicate=replicas)
-                yield from explore(at, with_checkpointing(layout), batch, notes=(_note(shard),))
+                yield from explore(at, with_checkpointing(at, layout), batch, notes=(_note(shard),))
         if not selection.uniform:
             at = site("hsdp", selection, workload)
             total = shared_batch(workload, at.cluster.num_devices)
@@ -38,7 +38,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
                 replicas = at.cluster.num_devices // shard
                 layout = layout_for(at, "fsdp2", sharding="parameters", shard=shard, replicate=replicas)
                 if has_spread(at, layout, total):
-                    yield from explore_lockstep(at, with_checkpointing(layout), total, notes=(_note(shard),))
+                    yield from explore_lockstep(at, with_checkpointing(at, layout), total, notes=(_note(shard),))
 
 
 def group_sizes(selection: Selection) -> list[int]:

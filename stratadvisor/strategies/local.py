@@ -57,7 +57,7 @@ def explore_intervals(
             return explore_replicas(at, base, batch, **options)
         return explore(at, base, batch // at.cluster.num_devices, **options)
 
-    every_step = list(explored(with_checkpointing(layout)))
+    every_step = list(explored(with_checkpointing(at, layout)))
     probe = min(every_step, key=lambda c: (not c.feasible, c.time.step_seconds.likely), default=None)
     if probe is None:
         return
@@ -78,7 +78,7 @@ def explore_intervals(
         if interval == solved:
             note += f", which an exchange of {format_seconds(exchange)} makes {EXCHANGE_SHARE:.0%} of the time or less"
         for candidate in explored(
-            with_checkpointing(replace(layout, sync_interval_steps=interval)),
+            with_checkpointing(at, replace(layout, sync_interval_steps=interval)),
             extra_steps=extra,
             settings=settings,
             notes=(note,),

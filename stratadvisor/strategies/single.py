@@ -19,7 +19,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
         found = sharing_site("single", selection, workload)
         if found is not None:
             at, batch = found
-            yield from explore(at, with_checkpointing(layout_for(at, "torch")), batch)
+            yield from explore(at, with_checkpointing(at, layout_for(at, "torch")), batch)
 
 
 SINGLE = Strategy(name="single", title="one device", family="single", target="torchrun", candidates=candidates)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Engine, Layout, MixedPrecision, Sharding
 from stratadvisor.schema.workload import Workload
+from stratadvisor.strategies.limits import obstacle
 from stratadvisor.strategies.precision import choose_precision
 from stratadvisor.strategies.run_length import base_batch
 from stratadvisor.strategies.selections import Selection, nearest_sharing
@@ -46,8 +47,7 @@ class Share:
 def site(strategy: str, selection: Selection, workload: Workload) -> Site:
     """Return the site of a strategy on a selection."""
     precision, problem = choose_precision(selection.cluster, workload)
-    if workload.method != "full" and not workload.model.is_transformer:
-        problem = f"{workload.method} adapters are for transformers, which {workload.model.name} is not known to be"
+    problem = obstacle(strategy, selection.cluster, workload) or problem
     return Site(
         strategy=strategy,
         cluster=selection.cluster,

@@ -26,7 +26,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
         batch = shared_batch(workload, at.cluster.num_devices)
         layout = layout_for(at, "ddp", replicate=at.cluster.num_devices)
         if has_spread(at, layout, batch):
-            yield from explore_replicas(at, with_checkpointing(layout), batch)
+            yield from explore_replicas(at, with_checkpointing(at, layout), batch)
 
 
 UNEVEN_DDP = Strategy(

@@ -37,7 +37,7 @@ def stage_candidates(name: str, stage: int) -> Callable[[Cluster, Workload], Ite
             if found is None or found[0].cluster.num_devices < 2:
                 continue  # at one device there is nothing to divide
             at, batch = found
-            yield from explore(at, with_checkpointing(zero_layout(at, stage)), batch)
+            yield from explore(at, with_checkpointing(at, zero_layout(at, stage)), batch)
 
     return candidates
 

@@ -31,7 +31,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
             stage = "ZeRO-2" if layout.sharding == "gradients" else "ZeRO-3"
             what = "optimizer and parameters" if layout.parameter_offload == "cpu" else "optimizer"
             note = f"{stage} with {what} in host memory"
-            yield from explore(at, with_checkpointing(layout), batch, notes=(note,))
+            yield from explore(at, with_checkpointing(at, layout), batch, notes=(note,))
 
 
 ZERO_OFFLOAD = Strategy(

@@ -211,3 +211,20 @@ def test_settings_are_read_with_their_defaults() -> None:
     assert request.family is None
     assert request.offload_allowed
     assert request.compression == "none"
+
+
+def test_what_deepspeed_runs_is_not_compiled() -> None:
+    plan = plan_for(
+        cluster(nodes(gpu("RTX-4090"), per_node=1)), Workload(model=shape_for_size(7e9)), compile_model=True
+    )
+    assert plan.target == "deepspeed"
+    assert not plan.compile_model
+
+
+def test_one_bit_compression_needs_an_optimizer_that_stands_it() -> None:
+    for optimizer, expected in (("adamw", "none"), ("sgd", "sign")):
+        workload = Workload.model_validate({"model": SMALL, "optimizer": optimizer})
+        where = cluster(nodes(gpu("A100-80GB"), count=2), between=100 * GIGABIT)
+        candidates = tuple(c for c in enumerate_candidates(where, workload) if c.strategy == "ddp")
+        plan = choose(where, workload, candidates, outcome(compression="sign"), provenance=PROVENANCE)
+        assert plan.synchronization.compression == expected
