@@ -55,11 +55,6 @@ def accumulation_steps(batch_per_device: int) -> list[int]:
     return [*steps, batch_per_device]
 
 
-def largest_dividing(number: int, limit: int) -> int:
-    """Return the largest divisor of ``number`` that is at most ``limit``."""
-    return max(d for d in divisors(number) if d <= limit)
-
-
 def solve_shares(global_batch_size: int, workers: Sequence[Worker]) -> tuple[int, ...] | None:
     """Return each class's sequences per device so that all finish as near together as whole numbers allow.
 

@@ -10,7 +10,6 @@ from stratadvisor.strategies.batches import (
     Worker,
     accumulation_steps,
     divisors,
-    largest_dividing,
     micro_batches,
     solve_shares,
 )
@@ -96,8 +95,3 @@ def test_divisors_are_all_of_them(number: int) -> None:
 def test_accumulation_ends_with_one_sequence_at_a_time() -> None:
     assert accumulation_steps(1) == [1]
     assert accumulation_steps(25) == [1, 2, 4, 8, 16, 25]
-
-
-def test_largest_dividing_stays_below_its_limit() -> None:
-    assert largest_dividing(60, 8) == 6
-    assert largest_dividing(7, 6) == 1
