@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from stratadvisor.report.console import console, heading, safe, wrapped
 from stratadvisor.report.format import percent
 from stratadvisor.schema.plan import Interval
 from stratadvisor.schema.validation import RunConfigOutcome, ValidationResult
 from stratadvisor.units import format_bytes, format_count, format_seconds
+
+COLUMNS = "  {:<23}{:<11}{:<22}{:<11}{:<6}{}"
 
 
 def show_validation(outcome: RunConfigOutcome) -> None:
@@ -29,20 +31,18 @@ def _result(out: Console, result: ValidationResult) -> None:
     if result.proxy:
         wrapped(out, f"scaled down: {result.proxy}", style="yellow")
     if result.comparisons:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for name in ("  quantity", "predicted", "90 % range", "measured", "ratio", ""):
-            table.add_column(name, no_wrap=True)
+        out.print(Text(COLUMNS.format("quantity", "predicted", "90 % range", "measured", "ratio", "").rstrip()))
         for row in result.comparisons:
             show = {"seconds": format_seconds, "bytes": format_bytes, "fraction": percent}.get(row.unit, format_count)
-            table.add_row(
-                f"  {row.quantity}",
+            line = COLUMNS.format(
+                row.quantity,
                 "unknown" if row.predicted is None else show(row.predicted.likely),
                 _range(row.predicted, row.unit),
-                (row.note or "not measured") if row.measured is None else show(row.measured),
+                "unknown" if row.measured is None else show(row.measured),
                 "" if row.ratio is None else f"{row.ratio:.2f}",
                 {True: "inside", False: "outside", None: ""}[row.inside],
             )
-        out.print(table)
+            out.print(Text(line.rstrip()))
     if result.data_wait_fraction is not None:
         wrapped(out, f"waiting for data: {percent(result.data_wait_fraction)} of the step")
     if result.loss_first is not None and result.loss_last is not None:

@@ -43,7 +43,7 @@ def told(arguments, capsys) -> tuple[int, str]:
         (["recommend", "--model", "no/such/config.json", *GPUS], 12, "config.json"),
         (["recommend", "--no-such-flag"], 2, "no-such-flag"),
         (["recommend", *SIZE, "--seq-len", "many"], 2, "seq-len"),
-        (["run-config", "does-not-exist"], 1, "does-not-exist"),
+        (["run-config", "does-not-exist"], 2, "does-not-exist"),
         (["run-config", "--steps", "0"], 2, "steps"),
         (["explain", "does-not-exist"], 1, "does-not-exist"),
         (["nonsense"], 2, "nonsense"),
@@ -145,7 +145,10 @@ def test_an_output_folder_that_cannot_be_made_is_said(capsys, tmp_path):
 
 
 def test_an_infeasible_request_is_exit_code_6_with_the_number_that_kills_it(capsys, tmp_path):
-    code, err = told(["recommend", "--model-size", "70B", "--gpus", "1xT4", "--output", tmp_path / "b"], capsys)
+    cluster = tmp_path / "small.toml"
+    cluster.write_text('[[node]]\ngpus = "1xT4"\nhost_memory = "64GiB"\n')
+    arguments = ["recommend", "--model-size", "70B", "--cluster", cluster, "--output", tmp_path / "b"]
+    code, err = told(arguments, capsys)
     assert code == 6
     assert "GiB" in err
     assert not (tmp_path / "b").exists()
