@@ -52,16 +52,6 @@ def unusable_devices(root: Path, start: Answer, reason: str) -> tuple[DeviceProf
     known = kernel_gpus(root)
     if not known and start.code in (VERSION_MISMATCH, NO_PERMISSION):
         known = {"": ("", "")}  # a driver answered, so there is at least one
-    return _listed(known, reason)
-
-
-def silent_devices(root: Path = Path("/")) -> tuple[DeviceProfile, ...]:
-    """Return the GPUs that the kernel knows, for when NVML itself hangs: that must not become a plan for the CPU."""
-    reason = "the driver does not answer in time: a GPU hangs; see dmesg, then reset it or reboot"
-    return _listed(kernel_gpus(root), reason)
-
-
-def _listed(known: dict[str, tuple[str, str]], reason: str) -> tuple[DeviceProfile, ...]:
     devices = []
     for index, (bus_id, (model, uuid)) in enumerate(known.items()):
         spec = catalog.lookup(model) if model else None

@@ -12,11 +12,13 @@
  *   topology A B LEVEL  nvmlGpuTopologyLevel_t of a pair (all pairs: "topology * * LEVEL")
  *   p2p A B STATUS      nvmlGpuP2PStatus_t of a pair (all pairs: "p2p * * STATUS")
  * A value of the form "!N" makes the call fail with error N; a key that is missing answers "not supported" (3).
+ * The key "hang N" lets the question for the name take N seconds.
  * The key "handle !N" lets the device be counted but gives no handle; "dead N" fails every call about it with N.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef int nvmlReturn_t;
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
@@ -165,7 +167,11 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, device **out) {
     *out = devices[index];
     return SUCCESS;
 }
-nvmlReturn_t nvmlDeviceGetName(device *d, char *out, unsigned size) { return text(d, "name", out, size); }
+nvmlReturn_t nvmlDeviceGetName(device *d, char *out, unsigned size) {
+    unsigned seconds;
+    if (number(d, "hang", &seconds) == SUCCESS) sleep(seconds);
+    return text(d, "name", out, size);
+}
 nvmlReturn_t nvmlDeviceGetUUID(device *d, char *out, unsigned size) { return text(d, "uuid", out, size); }
 
 struct memory { unsigned long long total, free, used; };

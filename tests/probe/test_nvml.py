@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from stratadvisor.probe import nvml_absence
 from stratadvisor.schema.profile import DeviceLink, DeviceProfile, NodeProfile, Observation
 
 DOUBLE = Path(__file__).parents[1] / "nvml_double"
 MIB = 1024**2
+MACHINES = sorted(p.stem for p in (DOUBLE / "machines").glob("*.txt") if "hanging" not in p.stem)
 LOOK = """
 import json, sys
 from pathlib import Path
 from stratadvisor.probe import nvml
 environ, root = json.loads(sys.argv[1])
-devices, links, observations = nvml.collect(environ, Path(root))
+devices, links, observations = nvml.collect(environ, Path(root), patience_seconds=250)
 print(json.dumps([[x.model_dump(mode="json") for x in part] for part in (devices, links, observations)]))
 """
 
@@ -345,7 +345,7 @@ def test_a_binding_that_is_not_nvidias_is_told(look: Callable[..., Look]) -> Non
     assert [o.status for o in look(None, code=missing).observations] == ["unsupported"]
 
 
-@pytest.mark.parametrize("machine", sorted(p.stem for p in (DOUBLE / "machines").glob("*.txt")))
+@pytest.mark.parametrize("machine", MACHINES)
 def test_every_machine_survives_a_round_trip_as_a_node(look: Callable[..., Look], machine: str) -> None:
     seen = look(machine)
     node = NodeProfile(hostname="node", devices=tuple(seen.devices), links=tuple(seen.links))
@@ -354,12 +354,15 @@ def test_every_machine_survives_a_round_trip_as_a_node(look: Callable[..., Look]
     assert 0 not in values  # unknown is never zero
 
 
-def test_gpus_of_a_driver_that_hangs_are_still_listed(tmp_path: Path) -> None:
-    proc_gpu(tmp_path, "0000:41:00.0", "NVIDIA L4", "GPU-00000002-1c0f")
-    proc_gpu(tmp_path, "0000:21:00.0", "NVIDIA L4", "GPU-00000001-1c0f")
-    seen = nvml_absence.silent_devices(tmp_path)
-    assert [(d.index, d.pci_bus_id, d.healthy) for d in seen] == [
-        (0, "0000:21:00.0", False),
-        (1, "0000:41:00.0", False),
-    ]
-    assert nvml_absence.silent_devices(tmp_path / "none") == ()
+@pytest.mark.process
+def test_a_gpu_that_hangs_takes_no_other_with_it(look: Callable[..., Look], tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for bus in ("18", "3b", "86", "af"):
+        proc_gpu(root, f"0000:{bus}:00.0", "NVIDIA GeForce RTX 2080 Ti", f"GPU-000000{bus}-1c0f")
+    code = LOOK.replace("patience_seconds=250", "patience_seconds=10")
+    seen = look("rtx2080ti_hanging", root=root, code=code)
+    assert [d.healthy for d in seen.devices] == [True, True, False, None]
+    assert [d.pci_bus_id[5:7] for d in seen.devices] == ["18", "3b", "86", "af"]
+    assert "in time" in seen.devices[2].health_reason
+    assert "GPU 2 does not answer" in seen.devices[3].health_reason
+    assert (seen.observations[0].status, seen.links) == ("timed_out", [])
