@@ -16,6 +16,9 @@ from stratadvisor.schema.workload import Workload
 _TRUST: tuple[Origin, ...] = ("measured", "reported", "catalog", "declared", "estimated", "unknown")
 """From the most to the least trusted; a computed value is as good as its worst input."""
 
+EXACT = ("single", "synchronous", "uneven_synchronous")
+"""Families whose gradient is that of the whole batch, so that they need no further steps."""
+
 Family = Callable[[Candidate], str]
 """Candidate -> family of the flowchart."""
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stratadvisor.derive.context import Context, fastest, known, spec, unknown
+from stratadvisor.derive.context import EXACT, Context, fastest, known, spec, unknown
 from stratadvisor.schema.facts import Fact
 from stratadvisor.schema.rules import FAMILIES
-
-EXACT = ("single", "synchronous", "uneven_synchronous")
-"""Families whose gradient is that of the whole batch, so that they need no further steps."""
 
 SPECS = (
     spec("family.exact.feasible", "boolean", "", f"whether a configuration of {', '.join(EXACT)} fits"),

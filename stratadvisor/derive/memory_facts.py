@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from stratadvisor.derive.context import Context, fastest, known, spec, unknown
+from stratadvisor.derive.context import EXACT, Context, fastest, known, spec, unknown
 from stratadvisor.schema.facts import Fact
 from stratadvisor.schema.layout import Candidate, Layout
 
@@ -25,6 +25,13 @@ SPECS = (
         "number",
         "ratio",
         "host memory that the least demanding offload takes over what a node has, where the device fits",
+    ),
+    spec("offload.feasible", "boolean", "", "whether an exact configuration with states in host memory fits"),
+    spec(
+        "offload.relative_time",
+        "number",
+        "ratio",
+        "predicted time to the target of the best exact configuration with offload over the best without",
     ),
     spec(
         "memory.without_checkpointing_fit_ratio",
@@ -64,6 +71,7 @@ def derive(context: Context) -> Iterator[Fact]:
     yield unknown(name, resident[0].because) if least is None else known(name, least.value, "estimated", least.because)
     yield _fit(context, "memory.offload_fit_ratio", "offload", lambda layout: True, offload=True)
     yield _host_fit(context)
+    yield from _offload_time(context)
     yield _fit(
         context,
         "memory.without_checkpointing_fit_ratio",
@@ -118,6 +126,18 @@ def _host_fit(context: Context) -> Fact:
         return unknown(name, "no offload leaves a device with enough memory")
     least, at = min(found)
     return known(name, least, "estimated", at)
+
+
+def _offload_time(context: Context) -> Iterator[Fact]:
+    exact = context.of_family(*EXACT)
+    moved, kept = (fastest(c for c in exact if offloads(c.layout) == wanted) for wanted in (True, False))
+    yield known("offload.feasible", moved is not None, "estimated")
+    name = "offload.relative_time"
+    if moved is None or kept is None or kept.run_seconds.likely <= 0:
+        yield unknown(name, f"nothing fits {'with' if moved is None else 'without'} offload")
+        return
+    ratio = moved.run_seconds.likely / kept.run_seconds.likely
+    yield known(name, ratio, "estimated", f"{moved.strategy} {moved.variant} beside {kept.strategy} {kept.variant}")
 
 
 def _checkpointing_time(context: Context) -> Fact:

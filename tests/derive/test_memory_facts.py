@@ -93,3 +93,17 @@ def test_recomputation_is_compared_in_memory_and_in_time() -> None:
     assert facts["checkpointing.relative_time"].value == pytest.approx(1.1)
     only = facts_of(cluster(BIG), made(BIG, peak=30.0, activation_checkpointing="full"))
     assert only["checkpointing.relative_time"].value is None
+
+
+def test_offload_is_compared_in_time_with_the_best_that_needs_none() -> None:
+    facts = facts_of(
+        cluster(BIG),
+        made(BIG, peak=80.0, run=100.0, sharding="parameters"),
+        made(BIG, peak=40.0, run=60.0, sharding="gradients", optimizer_offload="cpu"),
+        made(BIG, peak=30.0, run=90.0, sharding="parameters", optimizer_offload="cpu"),
+    )
+    assert facts["offload.feasible"].value is True
+    assert facts["offload.relative_time"].value == pytest.approx(0.6)
+    without = facts_of(cluster(BIG), made(BIG, peak=80.0, run=100.0, sharding="parameters"))
+    assert without["offload.feasible"].value is False
+    assert without["offload.relative_time"].value is None
