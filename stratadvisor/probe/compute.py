@@ -16,7 +16,7 @@ from stratadvisor.probe.torch_clock import open_device, samples, seconds_of
 
 CPU_EDGES = (128, 256, 512, 1024, 2048)
 GPU_EDGES = (1024, 2048, 4096, 8192, 16384)
-QUICK_EDGES = (64, 128, 256)
+NUM_QUICK_EDGES = 3
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -79,7 +79,9 @@ def measure(
 ) -> dict[str, MatmulRates]:
     """Measure every precision that the device has."""
     target = open_device(device, threads)
-    edges = QUICK_EDGES if quick else (CPU_EDGES if kind == "cpu" else GPU_EDGES)
+    edges: tuple[int, ...] = CPU_EDGES if kind == "cpu" else GPU_EDGES
+    if quick:
+        edges = edges[:NUM_QUICK_EDGES]
     reasons = {precision: why_not(precision, kind, capability) for precision in PRECISIONS}
     share = budget_seconds / sum(not reason for reason in reasons.values())
     results: dict[str, MatmulRates] = {}
