@@ -13,6 +13,7 @@ from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate, Checkpointing, ClassShare, Layout, MemoryEstimate, Span, TimeEstimate
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.batches import micro_batches
+from stratadvisor.strategies.borrowed import with_borrowed_ratio
 from stratadvisor.strategies.fit import memory_of, shortage
 from stratadvisor.strategies.run_length import extra_tokens_fraction, run_tokens
 from stratadvisor.strategies.site import Share, Site
@@ -105,6 +106,7 @@ def timed(candidate: Candidate, part: Cluster, workload: Workload) -> Candidate:
         compression=str(candidate.settings.get("compression", "none")),
         strategy=candidate.strategy,
     )
+    time = with_borrowed_ratio(time, part, candidate.strategy)
     if len(work) == 1:
         seconds = [sum(time.terms_seconds.get(term, 0.0) for term in _COMPUTE_TERMS)]
     else:
