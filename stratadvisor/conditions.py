@@ -8,7 +8,6 @@ rule seems to need arithmetic, a fact is missing.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from stratadvisor.units import (
 
 MAX_CLAUSE_CHARACTERS = 240
 MAX_LIST_ITEMS = 32
+LARGEST_NUMBER = 1e300
 ORDERINGS = ("<=", ">=", "<", ">")
 OPERATORS = (*ORDERINGS, "==", "!=", "in")
 DIMENSIONS = ("bytes", "bytes_per_second", "seconds", "flops_per_second")
@@ -125,9 +125,14 @@ def closest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else ""
 
 
+def finite(value: float) -> bool:
+    """Whether a number of a rule file can be computed with; TOML knows nan, inf and integers of any length."""
+    return abs(value) <= LARGEST_NUMBER  # false for nan
+
+
 def _finite(text: str) -> float:
     value = float(text)
-    if not math.isfinite(value):
+    if not finite(value):
         raise ClauseError(f"{text} is too large a number")
     return value
 
@@ -239,7 +244,7 @@ def literal(value: object, spec: FactSpec) -> FactValue:
     if isinstance(value, bool):
         return value_for(Operand("boolean", value, str(value).lower()), spec)
     if isinstance(value, (int, float)):
-        if not math.isfinite(value) or abs(value) > 1e300:
+        if not finite(value):
             raise ClauseError(f"{spec.name} = {value} is not a finite number")
         return value_for(Operand("number", float(value), str(value)), spec)
     if isinstance(value, str):

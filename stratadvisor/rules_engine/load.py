@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import sys
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from stratadvisor.conditions import ClauseError, closest
+from stratadvisor.conditions import ClauseError, closest, finite
 from stratadvisor.errors import RuleError
 from stratadvisor.resources import bundled
 from stratadvisor.rules_engine.merge import merge
@@ -76,7 +75,10 @@ def _overlay(overlay: Path) -> list[tuple[str, str]]:
 
 
 def _folder(folder: Traversable) -> list[tuple[str, str]]:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    except OSError as problem:
+        raise RuleError(f"{folder} cannot be read: {problem.strerror}") from None
     if len(names) > MAX_FILES:
         raise RuleError(f"{folder} holds {len(names)} rule files; {MAX_FILES} is the limit")
     return [(name, _read(folder / name)) for name in names]
@@ -84,11 +86,13 @@ def _folder(folder: Traversable) -> list[tuple[str, str]]:
 
 def _read(entry: Traversable) -> str:
     try:
+        if not entry.is_file():  # a pipe would wait for ever, a device never end
+            raise RuleError(f"{entry} is not a file")
+        if isinstance(entry, Path) and entry.stat().st_size > MAX_FILE_BYTES:
+            raise RuleError(f"{entry} is larger than {MAX_FILE_BYTES // 1024} KiB", hint="one question per file")
         data = entry.read_bytes()
     except OSError as problem:
         raise RuleError(f"{entry} cannot be read: {problem.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise RuleError(f"{entry} is larger than {MAX_FILE_BYTES // 1024} KiB", hint="one question per file")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -215,6 +219,6 @@ def _example(data: Any, number: int, file: str, shipped: bool) -> Example:
                 f"{file}: {place}: {name} has a {type(value).__name__} as its value",
                 hint='write the whole name in quotes: facts = { "cluster.num_devices" = 8 }; leave unknown facts out',
             )
-        if isinstance(value, float) and not math.isfinite(value):
-            raise RuleError(f"{file}: {place}: {name} is not a finite number")
+        if isinstance(value, (int, float)) and not finite(value):
+            raise RuleError(f"{file}: {place}: {name} is not a finite number of reasonable size")
     return Example(facts=table.facts, takes=table.takes, note=table.note, number=number, file=file, shipped=shipped)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from stratadvisor.conditions import ClauseError, Condition, parse_clause
+from stratadvisor.conditions import ClauseError, Condition, finite, parse_clause
 from stratadvisor.rules_engine.model import FromFact, Kind, Setting, Status
 from stratadvisor.schema.base import Document
 from stratadvisor.schema.rules import ENVIRONMENT_PREFIX
@@ -120,6 +120,8 @@ def _setting(key: str, value: object) -> Setting:
     if isinstance(value, (bool, int, float, str)):
         if isinstance(value, str) and (len(value) > MAX_TEXT or "\n" in value or "\0" in value):
             raise ClauseError(f"set {key}: a value is one line of at most {MAX_TEXT} characters")
+        if isinstance(value, (int, float)) and not finite(value):
+            raise ClauseError(f"set {key}: {str(value)[:20]} is not a finite number of reasonable size")
         return value
     if isinstance(value, dict) and set(value) == {"fact"} and isinstance(value["fact"], str):
         return FromFact(value["fact"])

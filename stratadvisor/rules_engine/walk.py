@@ -117,6 +117,12 @@ def _settings(branch: Branch, facts: Mapping[str, Fact], warnings: list[str]) ->
             warnings.append(f"{key} is not set, since {setting.fact} is unknown{reason}")
         else:
             settings[key] = _whole(fact.value)
+            _, allowed = SETTABLE.get(key, ("text", ()))
+            if allowed and settings[key] not in allowed:
+                raise RuleError(
+                    f"{branch.file}: branch {branch.id} sets {key} to {settings[key]!r}, the value of {setting.fact}",
+                    hint=f"{key} is one of {', '.join(allowed)}",
+                )
     return {key: _as_text(value) if key.startswith(ENVIRONMENT_PREFIX) else value for key, value in settings.items()}
 
 

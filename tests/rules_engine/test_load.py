@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,11 @@ BROKEN = {
     "list as fact of an example": ('"cluster.speed_spread" = 1.1', '"cluster.speed_spread" = [1]', "example", ""),
     "unquoted fact of an example": ('{ "cluster.speed_spread" = 1.1 }', "{ cluster.speed_spread = 1.1 }", "example",
                                     "in quotes"),
+    "endless fact of an example": ('"cluster.speed_spread" = 1.1', '"cluster.speed_spread" = ' + "9" * 400, "finite",
+                                   ""),
+    "nan as value": (SETS, "set = { data_loader_workers = nan }", "finite", ""),
+    "endless number as value": (SETS, "set = { data_loader_workers = " + "9" * 400 + " }", "finite", ""),
+    "number too long to read": (SETS, "set = { data_loader_workers = " + "9" * 5000 + " }", "TOML", ""),
     "infinite fact of an example": ('"cluster.speed_spread" = 1.1', '"cluster.speed_spread" = inf', "finite", ""),
 }  # fmt: skip
 
@@ -142,7 +148,14 @@ def test_files_beyond_all_limits_are_one_sentence(tmp_path: Path, data: bytes, p
 
 def test_a_folder_named_like_a_rule_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "rules" / "10_mine.toml").mkdir(parents=True)
-    with pytest.raises(RuleError, match="cannot be read"):
+    with pytest.raises(RuleError, match="is not a file"):
+        load_ruleset((tmp_path,))
+
+
+def test_a_pipe_named_like_a_rule_file_does_not_make_anybody_wait(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    os.mkfifo(tmp_path / "rules" / "10_mine.toml")
+    with pytest.raises(RuleError, match="is not a file"):
         load_ruleset((tmp_path,))
 
 

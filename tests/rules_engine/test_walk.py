@@ -124,3 +124,11 @@ def test_a_branch_whose_alternatives_all_fail_names_the_first_of_them() -> None:
     known = facts({"cluster.speed_spread": 1.0, "link.bytes_per_second": 25e9, "link.name": "wlan0"})
     decision = walk(small_ruleset(), known, SPECS).decisions[1]
     assert decision.passed_over == ("SA2001: link.name == 'ib0' is false (wlan0)",)
+
+
+def test_a_value_from_a_fact_must_be_one_that_can_be_set() -> None:
+    text = replaced(SPEEDS, 'set = { family = "synchronous" }', 'set = { family = { fact = "link.name" } }')
+    with pytest.raises(RuleError) as caught:
+        walk(small_ruleset(text), facts({"cluster.speed_spread": 1.0, "link.name": "eth0"}), SPECS)
+    assert "branch SA1001 sets family to 'eth0'" in caught.value.message
+    assert "local_sgd" in caught.value.hint
