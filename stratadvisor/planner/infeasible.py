@@ -18,6 +18,8 @@ from stratadvisor.units import format_bytes, format_count
 SHORTEST_SEQUENCE = 512
 MAX_NODE_FACTOR = 64
 SMALLER_SIZES = (70e9, 30e9, 13e9, 7e9, 3e9, 1e9, 350e6, 125e6)
+SMALLER_SHARE = 0.8
+"""A model hardly smaller than the one asked for is no other model."""
 FIRST_TRIES = ("single", "ddp", "fsdp2", "hsdp", "zero2", "zero3", "zero_offload")
 """Strategies that decide whether something fits at all; the others need more memory than one of these."""
 SHOWN = 3
@@ -75,8 +77,8 @@ def _changes(cluster: Cluster, workload: Workload) -> Iterator[str]:
     factor = _more_nodes(cluster, workload)
     if factor is not None:
         total = cluster.num_devices * factor
-        name = cluster.classes[0].device.name
-        yield f"{total} devices like {name} ({cluster.num_nodes * factor} nodes instead of {cluster.num_nodes})"
+        names = " and ".join(c.device.name for c in cluster.classes)
+        yield f"{total} devices like {names} ({cluster.num_nodes * factor} nodes instead of {cluster.num_nodes})"
     smaller = _smaller_model(cluster, workload)
     if smaller is not None:
         yield f"a model of about {format_count(smaller)} parameters"
@@ -128,7 +130,7 @@ def _smaller_model(cluster: Cluster, workload: Workload) -> float | None:
     if not workload.model.is_transformer:
         return None
     for size in SMALLER_SIZES:
-        if size < workload.model.num_parameters:
+        if size < SMALLER_SHARE * workload.model.num_parameters:
             shape = shape_for_size(int(size))
             positions = shape.learned_positions and 0 < shape.max_sequence_length < workload.sequence_length
             if not positions and _feasible(cluster, workload.model_copy(update={"model": shape})):

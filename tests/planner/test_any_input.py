@@ -75,7 +75,7 @@ rules = st.fixed_dictionaries(
 
 
 @given(clusters, workloads, rules)
-@settings(deadline=None, derandomize=True, max_examples=80)
+@settings(deadline=None, derandomize=True, max_examples=50)
 def test_any_cluster_workload_and_rules_give_a_plan_or_the_number_that_kills_it(
     where: Cluster, workload: Workload, says: dict
 ) -> None:

@@ -46,7 +46,7 @@ def every(where: Cluster, workload: Workload) -> list[Candidate]:
 
 
 @given(clusters, workloads)
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=40)
 def test_every_candidate_keeps_the_identities(where: Cluster, workload: Workload) -> None:
     devices = {c.name: c for c in where.classes}
     for candidate in every(where, workload):
