@@ -11,7 +11,7 @@ from stratadvisor.schema.plan import Interval
 from stratadvisor.schema.validation import RunConfigOutcome, ValidationResult
 from stratadvisor.units import format_bytes, format_count, format_seconds
 
-COLUMNS = "  {:<23}{:<11}{:<22}{:<11}{:<6}{}"
+COLUMNS = "  {:<23}{:<10}{:<21}{:<10}{:<6}{}"
 
 
 def show_validation(outcome: RunConfigOutcome) -> None:
