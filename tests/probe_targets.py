@@ -28,6 +28,12 @@ def hang_if(hanging: bool, **_: Any) -> str:
     return "answered"
 
 
+def hang_or_die(dying: bool, **_: Any) -> None:
+    if dying:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(3600)
+
+
 def crash(**_: Any) -> None:
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGSEGV)

@@ -19,6 +19,8 @@ class Probe:
     """``package.module:function``."""
     requires: tuple[str, ...] = ()
     """Sub-probes whose results it starts from."""
+    together: bool = False
+    """Whether the ranks wait for each other."""
     limit_seconds: float
     """It is ended after this time, whatever it does."""
     budget_seconds: float = 0.0
@@ -52,6 +54,7 @@ PROBES: dict[str, Probe] = {
         title="all-reduce",
         target="stratadvisor.probe.collectives:measure",
         requires=_DEVICES,
+        together=True,
         limit_seconds=25,
         budget_seconds=3.5,
     ),

@@ -47,6 +47,9 @@ _BOOTSTRAP = (
 _LASTING_ERRORS = ("CUDA error", "HIP error")
 """After such an error every further call of the same process fails: it is started anew for the next request."""
 
+_GRACE_SECONDS = 3.0
+"""Time for the other ranks of a group to notice by themselves that one is gone."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -181,21 +184,30 @@ class Crew:
         """Add members until there are ``size``."""
         self.members += [Member(self._threads, self._gloo_interface) for _ in range(size - len(self.members))]
 
-    def ask(self, target: str, settings: Mapping[int, Mapping[str, Any]], limit_seconds: float) -> dict[int, Answer]:
+    def ask(
+        self,
+        target: str,
+        settings: Mapping[int, Mapping[str, Any]],
+        limit_seconds: float,
+        *,
+        together: bool = False,
+    ) -> dict[int, Answer]:
         """Send each named member its settings, all at once, and return an Answer for every one of them.
 
-        A member that has not answered after ``limit_seconds`` is ended and gives ``timed_out``.
+        A member that has not answered after ``limit_seconds`` is ended and gives ``timed_out``. With ``together`` the
+        members wait for each other: when one is lost the others are ended soon after, through no fault of theirs.
         """
         begin = time.monotonic()
+        end = begin + limit_seconds
         answers: dict[int, Answer] = {}
         waiting: dict[Any, int] = {}
+        forsaken = False
         try:
             for index, wanted in settings.items():
                 self.members[index].send(target, wanted)
                 waiting[self.members[index].start()] = index
             while waiting:
-                left = begin + limit_seconds - time.monotonic()
-                arrived = multiprocessing.connection.wait(list(waiting), timeout=max(0.0, left))
+                arrived = multiprocessing.connection.wait(list(waiting), timeout=max(0.0, end - time.monotonic()))
                 if not arrived:
                     break
                 for connection in arrived:
@@ -205,19 +217,29 @@ class Crew:
                         continue
                     answers[index] = replace(got, seconds=time.monotonic() - begin)
                     del waiting[connection]
-                    if got.lost:
-                        self._lose(index)
-                    elif got.status == "failed" and any(sign in got.reason for sign in _LASTING_ERRORS):
-                        self.members[index].end()
+                    self._after(index, got)
+                    if together and got.lost and not forsaken:
+                        forsaken, end = True, min(end, time.monotonic() + _GRACE_SECONDS)
         except BaseException:
             self.close()
             raise
         for index in waiting.values():
-            self._lose(index)
-            answers[index] = Answer(
-                status="timed_out", reason=f"no answer within {limit_seconds:.3g} s", seconds=time.monotonic() - begin
-            )
+            answers[index] = self._give_up(index, limit_seconds, forsaken, time.monotonic() - begin)
         return dict(sorted(answers.items()))
+
+    def _after(self, index: int, got: Answer) -> None:
+        """End a process that is of no more use; it is started again when next asked."""
+        if got.lost:
+            self._lose(index)
+        elif got.status == "failed" and any(sign in got.reason for sign in _LASTING_ERRORS):
+            self.members[index].end()
+
+    def _give_up(self, index: int, limit_seconds: float, forsaken: bool, seconds: float) -> Answer:
+        if forsaken:
+            self.members[index].end()
+            return Answer(status="failed", reason="it was waiting for a rank that was lost", seconds=seconds)
+        self._lose(index)
+        return Answer(status="timed_out", reason=f"no answer within {limit_seconds:.3g} s", seconds=seconds)
 
     def _lose(self, index: int) -> None:
         self.members[index].losses += 1

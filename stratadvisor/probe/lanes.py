@@ -42,7 +42,11 @@ def threads_per_lane(cores: float, lanes: int) -> int:
 def _share(reading: Reading, parts: int, what: str) -> Reading:
     if reading.value is None:
         return reading
-    return Reading(value=float(int(reading.value / parts)), origin="estimated", detail=f"1/{parts} of {what}")
+    return Reading(
+        value=float(int(reading.value / parts)),
+        origin="estimated",
+        detail=f"1/{parts} of {what}" if parts > 1 else what,
+    )
 
 
 def cpu_devices(cpu: CpuProfile, memory: HostMemoryProfile) -> tuple[DeviceProfile, ...]:

@@ -121,7 +121,8 @@ class Looker:
             if limit <= 0:
                 answers |= {m: Answer(status="timed_out", reason="no time was left for it") for m in group}
                 continue
-            answers |= crew.ask(probe.target, {m: {**settings[m], **extra} for m in group}, limit)
+            wanted = {m: {**settings[m], **extra} for m in group}
+            answers |= crew.ask(probe.target, wanted, limit, together=probe.together)
         self._judge(name, answers, labels or {}, time.monotonic() - begin)
         return {member: answer.value for member, answer in answers.items() if answer.status == "ok"}
 

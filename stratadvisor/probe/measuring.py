@@ -190,14 +190,14 @@ class Measuring:
             self.sweeps = (assemble.sweep_profile(next(iter(values.values())), f"{len(members)} ranks of this node"),)
 
     def _measure_memory(self, crew: Crew, threads: int, cores: float) -> None:
-        members = self._members(crew)
+        members = self._lanes_or_note("memory_bandwidth", crew)
         settings = {
             m: {"device": lane.torch_name, "threads": threads, "memory_bytes": lane.memory_free_bytes}
             for m, lane in members.items()
         }
         on_cpu = bool(self._lanes) and self._lanes[0].kind == "cpu"
         values = self._look("memory_bandwidth", crew, settings)
-        reason = self._why("memory_bandwidth") if settings else self._no_lanes
+        reason = self._why("memory_bandwidth")
         self._update(
             {
                 d.index: d.model_copy(

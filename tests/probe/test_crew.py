@@ -205,3 +205,13 @@ def test_a_process_with_a_lasting_device_error_is_started_anew() -> None:
         assert "CUDA error" in answer.reason
         assert crew.ask("probe_targets:process_id", {0: {}}, GENEROUS)[0].value != first
         assert crew.members[0].losses == 0
+
+
+def test_ranks_that_wait_for_each_other_do_not_wait_for_one_that_is_lost() -> None:
+    with Crew(2) as crew:
+        settings = {0: {"dying": False}, 1: {"dying": True}}
+        answers = crew.ask("probe_targets:hang_or_die", settings, 10 * GENEROUS, together=True)
+        assert "SIGKILL" in answers[1].reason
+        assert answers[0].status == "failed"
+        assert "waiting for a rank that was lost" in answers[0].reason
+        assert [member.losses for member in crew.members] == [0, 1]

@@ -107,6 +107,25 @@ def test_what_hangs_or_dies_is_named_and_the_rest_is_there(tmp_path: Path, monke
 
 
 @pytest.mark.process
+def test_devices_that_are_lost_every_time_are_asked_no_more_and_every_gap_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", HELPERS)
+    for name, probe in PROBES.items():
+        monkeypatch.setitem(PROBES, name, replace(probe, limit_seconds=GENEROUS))
+    for name in ("compute", "collectives"):
+        monkeypatch.setitem(PROBES, name, replace(PROBES[name], target="probe_targets:killed"))
+    profile = probe_node(skip=("data_feed",), quick=True, storage_path=tmp_path, time_limit_seconds=GENEROUS)
+    status = {o.probe: (o.status, o.reason) for o in profile.observations}
+    assert set(status) == set(PROBES)
+    for name in ("memory_bandwidth", "stability"):
+        assert status[name] == ("unsupported", "no device answered the measurements before")
+    assert status["storage"][0] == "ok"
+    for place, reading in readings(json.loads(dump(profile))):
+        assert reading["value"] is not None or reading["detail"], f"{place} is unknown without a reason"
+
+
+@pytest.mark.process
 def test_the_parent_never_imports_torch() -> None:
     import subprocess
 
