@@ -30,20 +30,27 @@ class LayerBytes:
         return max(0.0, self.full - self.kept)
 
 
-def norm_extra_bytes(shape: ModelShape, recipe: Recipe, *, fused: bool) -> float:
+def in_megatron(layout: Layout) -> bool:
+    """Whether the layers are Megatron-LM's: its engine, or DeepSpeed around a divided model."""
+    parallel = layout.tensor_parallel_degree > 1 or layout.pipeline_parallel_degree > 1
+    return layout.engine == "megatron" or (layout.engine == "deepspeed" and parallel)
+
+
+def norm_extra_bytes(shape: ModelShape, layout: Layout, recipe: Recipe) -> float:
     """Return per token what an RMSNorm keeps beside its input and output.
 
-    Where torch has no fused kernel (the CPU; GPUs before torch 2.9) it keeps the normalised value in fp32, and, in
-    16 bit, its fp32 input in place of the 16-bit one. LayerNorm is fused everywhere.
+    Without a fused kernel torch keeps the normalised value in fp32 and, in 16 bit, an fp32 input in place of the
+    16-bit one. LayerNorm is fused everywhere; RMSNorm when compiled, in Megatron-LM, and on GPUs since torch 2.9 when
+    the model uses torch's own. That last case is not assumed: many models bring their own norm.
     """
-    if fused or shape.norm_bias:
+    if layout.compiled or shape.norm_bias or in_megatron(layout):
         return 0.0
     return shape.hidden_size * (4 + max(0, 4 - recipe.residual))
 
 
-def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe, *, fused_norm: bool) -> LayerBytes:
+def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe) -> LayerBytes:
     """Return the bytes per token of an average layer."""
-    if layout.engine == "megatron":
+    if in_megatron(layout):
         return _megatron(shape, layout, recipe)
     tensor = layout.tensor_parallel_degree
     shared = tensor if layout.sequence_parallel else 1
@@ -57,7 +64,7 @@ def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe, *, fused_norm
     if not layout.flash_attention:
         attention += e * shape.num_attention_heads / tensor * layout.sequence_length
     mlp, mlp_kept, mlp_transient = _mlp(shape, layout, recipe)
-    full = attention + r * hidden + mlp + 2 * norm_extra_bytes(shape, recipe, fused=fused_norm) / shared
+    full = attention + r * hidden + mlp + 2 * norm_extra_bytes(shape, layout, recipe) / shared
     transient = mlp_transient + r * hidden
     if layout.method != "full":
         full += 7 * layout.lora_rank * e
@@ -112,8 +119,9 @@ def _megatron(shape: ModelShape, layout: Layout, recipe: Recipe) -> LayerBytes:
     queries, keys = shape.attention_width / tensor, shape.key_value_width / tensor
     dropout = 0 if shape.gated_mlp else 1
     attention = 2 * e * hidden + e * (2 * queries + 2 * keys) + dropout * hidden
-    if not layout.flash_attention and layout.activation_checkpointing == "none":
-        attention += (2 * e + dropout) * shape.num_attention_heads / tensor * layout.sequence_length
+    scores = 0.0
+    if not layout.flash_attention:
+        scores = (2 * e + dropout) * shape.num_attention_heads / tensor * layout.sequence_length
     routed = shape.num_experts_per_token if shape.num_experts else 1
     width = (routed + shape.num_shared_experts) * shape.ffn_hidden_size / tensor
     if shape.num_experts and shape.num_dense_layers:
@@ -122,8 +130,8 @@ def _megatron(shape: ModelShape, layout: Layout, recipe: Recipe) -> LayerBytes:
     mlp = e * hidden + routed * e * hidden + (3 if shape.gated_mlp else 2) * e * width + dropout * hidden
     if shape.num_experts:
         mlp += routed * e * hidden + 8 * shape.num_experts
-    full = attention + mlp
-    kept = e * hidden if layout.activation_checkpointing == "full" else full
+    full = attention + scores + mlp
+    kept = {"none": full, "selective": attention + mlp, "full": e * hidden}[layout.activation_checkpointing]
     return LayerBytes(full=full, kept=kept, transient=(2 if shape.gated_mlp else 1) * e * width)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from stratadvisor.costs.activations import in_megatron
 from stratadvisor.costs.parameters import RankParameters
 from stratadvisor.costs.states import Recipe
 from stratadvisor.schema.layout import Layout
@@ -12,16 +13,20 @@ from stratadvisor.units import GIB, MIB
 
 Moment = Literal["forward", "start", "end", "done"]
 """End of forward; backward at its first layer, at its last, and after it."""
-CUDA_CONTEXT_BYTES = 0.5 * GIB
+CUDA_CONTEXT_BYTES = 0.6 * GIB
 """Driver context, kernels and cuBLAS workspace of one process: 0.4 to 0.8 GiB on recent cards."""
-NCCL_BYTES = 0.35 * GIB
+NCCL_BYTES = 0.5 * GIB
 """Channels of NCCL for the communicators of one data-parallel group; a second share for every further kind of group."""
+MEGATRON_BYTES = 3.0 * GIB
+"""Megatron-LM's many process groups, point-to-point staging and fused kernels (fit on nvidia-smi readings)."""
 CPU_PROCESS_BYTES = 320 * MIB
 """Resident size of a Python process with torch, gloo and one DDP step: 320 MiB measured with torch 2.13 on Linux;
 estimated for other versions."""
 CPU_DEEPSPEED_BYTES = 20 * MIB
-RESERVE_FRACTION = 0.04
-"""Reserved and not allocated by torch's caching allocator, of everything that comes and goes (fit)."""
+RESERVE_FRACTION = 0.06
+"""Reserved and not allocated by torch's caching allocator, of everything allocated (fit)."""
+DEEPSPEED_BUCKET = 5e8
+"""DeepSpeed's default number of elements, where the configuration is not ours."""
 SMALLEST_BUCKET, LARGEST_BUCKET = 1e6, 2e8
 ZERO3_LIVE_LAYERS = 4
 
@@ -42,7 +47,7 @@ def context_bytes(layout: Layout, device_kind: DeviceKind) -> float:
         + (layout.context_parallel_degree > 1)
         + (layout.data_parallel_replicate_degree > 1 and layout.data_parallel_shard_degree > 1)
     )
-    return CUDA_CONTEXT_BYTES + kinds * NCCL_BYTES
+    return CUDA_CONTEXT_BYTES + kinds * NCCL_BYTES + (MEGATRON_BYTES if in_megatron(layout) else 0.0)
 
 
 def gathered_bytes(local: RankParameters, layout: Layout, recipe: Recipe, moment: Moment) -> float:
@@ -74,8 +79,10 @@ def gathered_bytes(local: RankParameters, layout: Layout, recipe: Recipe, moment
 
 
 def bucket_bytes(local: RankParameters, layout: Layout, recipe: Recipe) -> float:
-    """Return communication buffers in backward. DDP's buckets are the gradients themselves (gradient_as_bucket_view)."""
+    """Return communication buffers in backward; DDP's are the gradients themselves (gradient_as_bucket_view)."""
     if layout.engine != "deepspeed" or layout.sharding == "none":
         return 0.0
-    bucket = min(zero_bucket_elements(local.total), local.total) * recipe.gradient
+    divided = layout.tensor_parallel_degree * layout.pipeline_parallel_degree > 1
+    elements = DEEPSPEED_BUCKET if divided else zero_bucket_elements(local.total)
+    bucket = min(elements, local.total) * recipe.compute
     return (3 if layout.sharding != "parameters" else 2) * bucket

@@ -27,7 +27,7 @@ class Held:
     adapters: float
     """Everything trained under LoRA: weights, gradients, states."""
     step_copy: float
-    """fp32 copy of 16-bit gradients that DeepSpeed makes for the optimizer step."""
+    """Flat copy of 16-bit gradients and its fp32 version, which DeepSpeed makes for the optimizer step."""
     host: float
     nvme: float
 
@@ -46,7 +46,7 @@ def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: 
     gradients = kinds.gradient * with_gradients
     states = kinds.states * with_states
     deepspeed = layout.engine == "deepspeed"
-    step_copy = 4.0 * with_states if deepspeed and kinds.gradient < 4 and kinds.master else 0.0
+    step_copy = 6.0 * with_states if deepspeed and kinds.gradient == 2 and kinds.master else 0.0
     host = nvme = 0.0
     to_host, parameters_to_host = layout.optimizer_offload, layout.parameter_offload
     if layout.engine == "fsdp2":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratadvisor.costs.activations import norm_extra_bytes
+from stratadvisor.costs.activations import in_megatron, norm_extra_bytes
 from stratadvisor.costs.states import Recipe
 from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
@@ -13,16 +13,21 @@ MEGATRON_BYTES = 10
 """Per score of a rank's part of the vocabulary: 16-bit scores, an fp32 copy, exponentials reused for the gradient."""
 
 
-def score_bytes(
-    shape: ModelShape, layout: Layout, recipe: Recipe, tokens: float, *, fused_norm: bool
-) -> tuple[float, float]:
+def score_bytes(shape: ModelShape, layout: Layout, recipe: Recipe, tokens: float) -> tuple[float, float]:
     """Return (in forward, at the start of backward) bytes of scores and loss for ``tokens`` tokens of this rank."""
     scores = tokens * shape.vocab_size / layout.tensor_parallel_degree
     hidden = tokens * shape.hidden_size * (recipe.residual + recipe.compute)
-    if layout.engine != "megatron":
-        hidden += tokens * norm_extra_bytes(shape, recipe, fused=fused_norm)
-    if layout.engine == "megatron":
+    hidden += tokens * norm_extra_bytes(shape, layout, recipe)
+    if in_megatron(layout):
         each = MEGATRON_BYTES if recipe.compute == 2 else BACKWARD_BYTES
         return hidden + each * scores, hidden + each * scores
     forward = 8 + (2 if recipe.compute == 2 else 0)
     return hidden + forward * scores, hidden + BACKWARD_BYTES * scores
+
+
+def stranded_bytes(shape: ModelShape, layout: Layout, recipe: Recipe) -> float:
+    """Return what the caching allocator cannot use again: the block of the 16-bit scores, too small for fp32 ones."""
+    if recipe.compute != 2 or not shape.is_transformer:
+        return 0.0
+    tokens = layout.micro_batch_size * layout.sequence_length / layout.context_parallel_degree
+    return 2 * tokens * shape.vocab_size / layout.tensor_parallel_degree

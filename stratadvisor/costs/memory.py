@@ -10,6 +10,7 @@ from __future__ import annotations
 from stratadvisor.costs.buffers import RESERVE_FRACTION, context_bytes
 from stratadvisor.costs.held import held
 from stratadvisor.costs.host import PROCESS_BYTES
+from stratadvisor.costs.logits import stranded_bytes
 from stratadvisor.costs.moments import moments
 from stratadvisor.costs.parameters import count_parameters, rank_parameters
 from stratadvisor.costs.states import recipe
@@ -17,7 +18,7 @@ from stratadvisor.schema.layout import Layout, MemoryEstimate, Span
 from stratadvisor.schema.profile import DeviceKind
 from stratadvisor.schema.workload import ModelShape
 
-LOW, HIGH = 0.10, 0.08
+LOW, HIGH = 0.12, 0.10
 """Relative distance of the ends of the 90 % band from the likely value (fit)."""
 
 
@@ -55,7 +56,7 @@ def _stage(shape: ModelShape, layout: Layout, stage: int, device_kind: DeviceKin
     kinds = recipe(layout, counts)
     local = rank_parameters(counts, layout, stage)
     states = held(counts, local, layout, kinds)
-    found = moments(shape, layout, counts, kinds, local, states, stage, fused_norm=device_kind != "cpu")
+    found = moments(shape, layout, counts, kinds, local, states, stage)
     phase, alive = max(found.items(), key=lambda item: sum(item[1]))
     gradients, activations, logits, gathered, buffers = alive
     host = states.host
@@ -70,9 +71,11 @@ def _stage(shape: ModelShape, layout: Layout, stage: int, device_kind: DeviceKin
         "gathered_units": gathered,
         "buffers": buffers,
         "adapters": states.adapters,
-        "context": context_bytes(layout, device_kind),
-        "reserve": RESERVE_FRACTION * (activations + logits + gathered + buffers),
     }
+    terms["reserve"] = RESERVE_FRACTION * sum(terms.values())
+    if phase == "loss backward" and device_kind != "cpu":
+        terms["reserve"] += stranded_bytes(shape, layout, kinds)
+    terms["context"] = context_bytes(layout, device_kind)
     likely = sum(terms.values())
     return MemoryEstimate(
         terms_bytes=terms,

@@ -29,13 +29,14 @@ def moments(
     local: RankParameters,
     states: Held,
     stage: int,
-    *,
-    fused_norm: bool,
 ) -> dict[str, Alive]:
     """Return what is alive at each moment beside the states, keyed by phase (and part of it)."""
     tokens = layout.micro_batch_size * layout.sequence_length / layout.context_parallel_degree
-    kept, working = _activations(shape, layout, kinds, tokens, fused_norm=fused_norm)
-    kept *= local.layers * micro_batches_in_flight(layout, stage) if shape.is_transformer else 1.0
+    kept, working = _activations(shape, layout, kinds, tokens)
+    if shape.is_transformer:
+        held = micro_batches_in_flight(layout, stage)
+        outputs = tokens * shape.hidden_size * kinds.residual if held > 1 else 0.0  # each waits for its gradient
+        kept = held * (local.layers * kept + outputs)
     before = states.gradients if _keeps_gradients(layout) else 0.0
     ahead = gathered_bytes(local, layout, kinds, "forward")
     start = gathered_bytes(local, layout, kinds, "start")
@@ -45,14 +46,20 @@ def moments(
     head_gradient = (kinds.gradient + (kinds.compute if kinds.autocast else 0)) * head
     found: dict[str, Alive] = {}
     if stage == layout.pipeline_parallel_degree - 1 and shape.is_transformer:
-        forward_scores, backward_scores = score_bytes(shape, layout, kinds, tokens, fused_norm=fused_norm)
+        forward_scores, backward_scores = score_bytes(shape, layout, kinds, tokens)
         at_loss = start if kinds.autocast else ahead
         found["loss forward"] = (before, kept, forward_scores, ahead + fixed, 0.0)
         found["loss backward"] = (before, kept, backward_scores, at_loss + fixed, 0.0)
         gradient_of_scores = tokens * shape.vocab_size * kinds.compute / layout.tensor_parallel_degree
         found["backward head"] = (before + head_gradient, kept, gradient_of_scores, at_loss + fixed, 0.0)
     early = before if before else kinds.gradient * head if layout.engine != "fsdp2" else kinds.compute * head
+    one_gradient = 0.0 if before else states.gradients * local.one_layer / max(1.0, local.total)
     found["backward start"] = (early, kept + working, 0.0, start + fixed, buckets)
+    if local.layers > 1:
+        # one layer further, its gradients are on their way
+        end = gathered_bytes(local, layout, kinds, "end")
+        rest = kept * (1 - 1 / local.layers) + working
+        found["backward next"] = (early + one_gradient, rest, 0.0, end + fixed, buckets)
     # while the first layer runs backward its own gradients and the embedding's are still to come
     rest = local.one_layer + local.root - local.head
     share = 1.0 if before or not local.total else max(0.0, 1 - rest / local.total)
@@ -73,9 +80,7 @@ def _keeps_gradients(layout: Layout) -> bool:
     return persistent or layout.gradient_accumulation_steps > 1
 
 
-def _activations(
-    shape: ModelShape, layout: Layout, kinds: Recipe, tokens: float, *, fused_norm: bool
-) -> tuple[float, float]:
+def _activations(shape: ModelShape, layout: Layout, kinds: Recipe, tokens: float) -> tuple[float, float]:
     """Return (bytes kept per layer from forward to backward, bytes that the running layer needs beside them).
 
     Of a counted module: of all of it.
@@ -84,5 +89,5 @@ def _activations(
         saved = (shape.saved_bytes_per_item or 0.0) * layout.micro_batch_size
         saved *= AUTOCAST_MODULE_SHARE if kinds.autocast else kinds.compute / 4
         return saved, MODULE_TRANSIENT_SHARE * saved
-    layer = layer_bytes(shape, layout, kinds, fused_norm=fused_norm)
+    layer = layer_bytes(shape, layout, kinds)
     return tokens * layer.kept, tokens * (layer.recomputed + layer.transient)

@@ -63,12 +63,13 @@ def count_parameters(shape: ModelShape) -> ParameterCounts:
         if shape.num_experts
         else shape.ffn_hidden_size
     )
+    per_layer = max(0.0, (total - embedding - head) / layers)
     return ParameterCounts(
         embedding=embedding,
         head=head,
-        per_layer=max(0.0, (total - embedding - head) / layers),
-        experts_per_layer=experts,
-        adapted_per_layer=attention + matrices * hidden * dense_width,
+        per_layer=per_layer,
+        experts_per_layer=min(experts, per_layer),
+        adapted_per_layer=min(per_layer, attention + matrices * hidden * dense_width),
         adapter_edges_per_layer=attention_edges + matrices * (hidden + dense_width) * (dense_width > 0),
         num_layers=layers,
         largest_matrix=max(vocab * hidden, hidden * shape.ffn_hidden_size, shape.attention_width * hidden),

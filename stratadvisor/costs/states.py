@@ -79,9 +79,11 @@ def recipe(layout: Layout, counts: ParameterCounts) -> Recipe:
             weight=4, gradient=4, master=0, optimizer=states, compute=compute, residual=compute, autocast=False
         )
     if engine == "deepspeed":
+        # around a model divided by Megatron-LM, bf16 gradients are summed up in a second, fp32 buffer (BF16_Optimizer)
+        summed = 4 if precision == "bf16" and layout.tensor_parallel_degree * layout.pipeline_parallel_degree > 1 else 0
         return Recipe(
             weight=compute,
-            gradient=compute,
+            gradient=compute + summed,
             master=4,
             optimizer=states,
             compute=compute,

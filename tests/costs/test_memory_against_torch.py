@@ -44,12 +44,12 @@ def make_shape(**changes: Any) -> ModelShape:
         "name": "small",
         "num_parameters": 1,
         "num_active_parameters": 1,
-        "num_layers": 8,
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
+        "num_layers": 3,
+        "hidden_size": 512,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
         "head_dim": 64,
-        "ffn_hidden_size": 2816,
+        "ffn_hidden_size": 1408,
         "vocab_size": 8192,
     }
     values.update(changes)
@@ -94,3 +94,37 @@ def tracked_peak(shape: ModelShape, layout: Layout, mesh: Any) -> dict[str, floa
             step()
         found = tracker.get_tracker_snapshot("peak")
     return {str(getattr(kind, "value", kind)): float(value) for kind, value in found[torch.device("cpu")].items()}
+
+
+GPT: dict[str, Any] = {
+    "gated_mlp": False,
+    "learned_positions": True,
+    "norm_bias": True,
+    "attention_bias": True,
+    "mlp_bias": True,
+    "num_key_value_heads": 8,
+    "ffn_hidden_size": 2048,
+    "max_sequence_length": 2048,
+    "tied_embeddings": True,
+}
+FSDP2: dict[str, Any] = {"engine": "fsdp2", "sharding": "parameters", "data_parallel_shard_degree": RANKS}
+CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("llama, one device, bf16, no checkpointing", {}, {"precision": "bf16"}),
+    ("llama, one device, bf16, full", {}, {"precision": "bf16", "activation_checkpointing": "full"}),
+    ("llama, FSDP2, bf16, no checkpointing", {}, {**FSDP2}),
+    ("llama, FSDP2, bf16, selective", {}, {**FSDP2, "activation_checkpointing": "selective"}),
+    ("llama, FSDP2, fp32, full", {}, {**FSDP2, "precision": "fp32", "activation_checkpointing": "full"}),
+    ("llama, one device, bf16, small vocabulary", {"vocab_size": 256}, {"activation_checkpointing": "full"}),
+    ("gpt, one device, bf16, selective", GPT, {"activation_checkpointing": "selective"}),
+    ("gpt, FSDP2, bf16, no checkpointing", GPT, {**FSDP2}),
+]
+
+
+@pytest.mark.parametrize(("changes", "layout"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_states_activations_and_scores_agree_with_the_tracker_of_torch(
+    changes: dict[str, Any], layout: dict[str, Any], mesh: Any
+) -> None:
+    shape = make_shape(**changes)
+    plan = Layout(**{"sequence_length": 1024, "micro_batch_size": 4, "precision": "bf16", **layout})
+    terms = estimate(shape, plan, device_kind="cpu", ranks_per_node=1).terms_bytes
+    assert sum(terms[name] for name in COUNTED) == pytest.approx(tracked_peak(shape, plan, mesh)["Total"], rel=0.05)
