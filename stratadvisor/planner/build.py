@@ -161,8 +161,7 @@ def _own_warnings(chosen: Candidate, part: Cluster, workload: Workload) -> list[
                 f"{share.devices_per_node} processes on a node of {share.node_class} may need {format_bytes(host)}"
                 f" of the {format_bytes(limit)} host memory"
             )
-        offloads = chosen.layout.optimizer_offload != "none" or chosen.layout.parameter_offload != "none"
-        if offloads and limit is None:
+        if ranking.offloads(chosen) and limit is None:
             said.append(
                 f"host memory of {share.node_class} unknown: whether the {format_bytes(host)} offloaded fit is open"
             )

@@ -20,8 +20,6 @@ from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies import STRATEGIES
 from stratadvisor.strategies.precision import choose_precision
 
-INEXACT_FAMILIES = ("hierarchical", "local_sgd", "asynchronous")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
@@ -160,7 +158,7 @@ def _or_part(
 
     What made the flowchart leave exact averaging, slow or unequal nodes, is then no part of the job.
     """
-    if request.family not in INEXACT_FAMILIES:
+    if request.family not in ranking.INEXACT_FAMILIES:
         return found, []
     alike = [c for c in others if _exact_part(c, cluster)]
     part = ranking.best(alike, cluster, workload.objective)

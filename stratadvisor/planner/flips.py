@@ -15,12 +15,13 @@ from stratadvisor.strategies.local import at_intervals
 from stratadvisor.strategies.selections import part_used
 from stratadvisor.units import format_rate
 
-LARGEST_SCALE = 1024.0
-"""Rates are tried from 1/1024 to 1024 times the present one."""
-STEP = 4.0
-REFINEMENTS = 6
-"""Bisections between two steps: the threshold is then within 4 ** (1 / 2 ** 6), about 2 %."""
-KEPT_PER_GROUP = 2
+LARGEST_SCALE = 512.0
+"""Rates are tried from 1/512 to 512 times the present one."""
+STEP = 8.0
+REFINEMENTS = 7
+"""Bisections between two steps: the threshold is then within 8 ** (1 / 2 ** 7), about 2 %."""
+TRIED_PER_GROUP = 8
+ANCHORS = (1 / 64, 1 / 3, 1.0, 3.0, 64.0)
 
 Scaled = Callable[[Cluster, float], Cluster]
 
@@ -38,43 +39,47 @@ def flips(
     """
     found: list[Flip] = []
     part = part_used(cluster, chosen.shares)
-    rivals = _rivals(chosen, candidates, cluster, workload)
     inter = cluster.inter_node_bytes_per_second
     if cluster.num_nodes > 1 and inter is not None:
-        found += _rate_flips("bandwidth between nodes", inter, _scale_between, chosen, rivals, cluster, workload)
+        found += _rate_flips("bandwidth between nodes", inter, _scale_between, chosen, candidates, cluster, workload)
     inside = [c.intra_node_bytes_per_second for c in part.classes if c.devices_per_node > 1]
     known = [rate for rate in inside if rate is not None]
     if cluster.num_nodes == 1 and known and len(known) == len(inside):
-        found += _rate_flips("bandwidth inside a node", min(known), _scale_inside, chosen, rivals, cluster, workload)
+        found += _rate_flips(
+            "bandwidth inside a node", min(known), _scale_inside, chosen, candidates, cluster, workload
+        )
     memory = memory_flip(chosen, cluster, workload, keeps)
     return (*found, *([memory] if memory is not None else []))
 
 
 def _rivals(
-    chosen: Candidate, candidates: tuple[Candidate, ...], cluster: Cluster, workload: Workload
+    chosen: Candidate, candidates: tuple[Candidate, ...], cluster: Cluster, workload: Workload, scaled: Scaled
 ) -> list[Candidate]:
-    """Return a few candidates of each strategy that are not better than the choice already.
+    """Return a few candidates of each strategy, on one node and on several: the best at several rates.
 
-    The best on one node and on several, and at several intervals between exchanges: what is right depends on the rate.
+    Which micro-batch or interval is right depends on the rate. Strategies outside the family that are better already
+    are left out: no rate makes them win.
     """
     objective = workload.objective
+    feasible = [c for c in candidates if c.feasible]
     now = ranking.value(chosen, cluster, objective)
+    leader = ranking.best(feasible, cluster, objective)
+    if leader is not None and leader.strategy != chosen.strategy:
+        better = {c.strategy for c in feasible if ranking.value(c, cluster, objective) < now} - {chosen.strategy}
+        feasible = [c for c in feasible if c.strategy not in better]
     groups: dict[tuple[str, bool], list[Candidate]] = {}
-    for candidate in candidates:
-        if candidate.feasible:
-            several = sum(s.num_nodes for s in candidate.shares) > 1
-            groups.setdefault((candidate.strategy, several), []).append(candidate)
-    leader = ranking.best(candidates, cluster, objective)
-    better: set[str] = set()
-    if leader is not None and leader.strategy != chosen.strategy:  # outside the family: no flip makes them better
-        better = {c.strategy for c in candidates if c.feasible and ranking.value(c, cluster, objective) < now}
-    kept: list[Candidate] = []
-    for (name, _), group in groups.items():
-        if name == chosen.strategy or name not in better:
-            group.sort(key=lambda c: ranking.value(c, cluster, objective))
-            kept += group[:KEPT_PER_GROUP]
-            kept += at_intervals(group[0])
-    return kept
+    for candidate in sorted(feasible, key=lambda c: ranking.value(c, cluster, objective)):
+        group = groups.setdefault((candidate.strategy, sum(s.num_nodes for s in candidate.shares) > 1), [])
+        if len(group) < TRIED_PER_GROUP:
+            group.append(candidate)
+    kept: dict[int, Candidate] = {}
+    for anchor in ANCHORS:
+        other = cluster if anchor == 1.0 else scaled(cluster, anchor)
+        for group in groups.values():
+            there = group if anchor == 1.0 else [recost.on(c, other, workload) for c in group]
+            best = ranking.best(there, other, objective)
+            kept |= {id(c): c for c, costed in zip(group, there, strict=True) if costed is best}
+    return [copy for c in kept.values() for copy in (c, *at_intervals(c))]
 
 
 def _rate_flips(
@@ -82,11 +87,12 @@ def _rate_flips(
     rate: float,
     scaled: Scaled,
     chosen: Candidate,
-    rivals: list[Candidate],
+    candidates: tuple[Candidate, ...],
     cluster: Cluster,
     workload: Workload,
 ) -> list[Flip]:
     """Return the nearest lower and the nearest higher rate at which another strategy wins."""
+    rivals = _rivals(chosen, candidates, cluster, workload, scaled)
 
     def winner(scale: float) -> str:
         other = scaled(cluster, scale)

@@ -36,8 +36,8 @@ def no_plan(cluster: Cluster, workload: Workload, candidates: tuple[Candidate, .
 
 def _message(workload: Workload, candidates: tuple[Candidate, ...]) -> str:
     what = f"{workload.model.name} ({workload.method}, {workload.optimizer}, sequences of {workload.sequence_length})"
-    on_device = ranking.closest(c for c in candidates if ranking.complexity(c) < 2)
-    moved_out = ranking.closest(c for c in candidates if ranking.complexity(c) == 2)
+    on_device = ranking.closest(c for c in candidates if not ranking.offloads(c))
+    moved_out = ranking.closest(c for c in candidates if ranking.offloads(c))
     nearest = on_device or moved_out
     if nearest is None:
         return f"no strategy can train {what} here"

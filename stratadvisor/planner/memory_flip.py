@@ -18,7 +18,7 @@ MOST_MEMORY = 4.0
 """More than this many times the present memory is no hint worth giving: there is no such device."""
 REFINEMENTS = 6
 """The threshold is then within 4 ** (1 / 2 ** 6), about 2 %."""
-SIMPLER = {1: ("single", "ddp"), 2: ("single", "ddp", "fsdp2")}
+SIMPLER = {1: ("single", "ddp"), 3: ("single", "ddp", "fsdp2")}
 """Complexity of the choice -> strategies that more memory might bring back."""
 
 
@@ -27,13 +27,14 @@ def memory_flip(
 ) -> Flip | None:
     """Return the memory of the choice's devices from which a simpler strategy on them would be chosen.
 
-    None for a choice that is simple already, for devices of several classes, and where no such memory is realistic.
+    None for a choice that is simple already or not exact, for devices of several classes, and where it would take more
+    memory than any such device has.
     """
     level = ranking.complexity(chosen)
     part = part_used(cluster, chosen.shares)
     device = part.classes[0].device
     available = device.usable_memory_bytes
-    if level == 0 or len(part.classes) > 1 or available is None or workload.method == "qlora":
+    if level not in SIMPLER or len(part.classes) > 1 or available is None or workload.method == "qlora":
         return None
 
     def with_memory(memory: float) -> Cluster:

@@ -13,7 +13,8 @@ from stratadvisor.strategies.common import class_work
 from stratadvisor.strategies.selections import part_used
 
 SIMPLICITY_GAIN = 0.10
-"""Sharding must beat a replica that fits, and offload everything else, by this share; our choice."""
+"""Sharding must beat a replica that fits, inexact methods both, and offload all else, by this share; our choice."""
+INEXACT_FAMILIES = ("hierarchical", "local_sgd", "asynchronous")
 MIXING_GAIN = 0.03
 """Mixing node classes must beat what one class does alone by this share; our choice."""
 MARGINAL_SHARE = 0.95
@@ -46,19 +47,25 @@ def value(candidate: Candidate, cluster: Cluster, objective: Objective) -> float
     return seconds * watts
 
 
+def offloads(candidate: Candidate) -> bool:
+    """Whether host memory takes part."""
+    return candidate.layout.optimizer_offload != "none" or candidate.layout.parameter_offload != "none"
+
+
 def complexity(candidate: Candidate) -> int:
-    """Return 0 for whole replicas, 1 for divided states, 2 for offload."""
-    layout = candidate.layout
-    if layout.optimizer_offload != "none" or layout.parameter_offload != "none":
+    """Return 0 for whole replicas, 1 for divided states, 2 for methods that are not exact, 3 for offload."""
+    if offloads(candidate):
+        return 3
+    if STRATEGIES[candidate.strategy].family in INEXACT_FAMILIES:
         return 2
-    return 0 if layout.sharding == "none" else 1
+    return 0 if candidate.layout.sharding == "none" else 1
 
 
 def memory_known(candidate: Candidate, cluster: Cluster) -> bool:
     """Whether the memory of every device it uses is known, and that of the hosts where it offloads."""
-    offloads = complexity(candidate) == 2
+    needs_host = offloads(candidate)
     known = {
-        c.name: c.device.usable_memory_bytes is not None and not (offloads and c.host_memory_bytes is None)
+        c.name: c.device.usable_memory_bytes is not None and not (needs_host and c.host_memory_bytes is None)
         for c in cluster.classes
     }
     return all(known[s.node_class] for s in candidate.shares)
@@ -72,7 +79,7 @@ def best(candidates: Iterable[Candidate], cluster: Cluster, objective: Objective
     feasible = [c for c in candidates if c.feasible]
     checked = [c for c in feasible if memory_known(c, cluster)]
     chosen: Candidate | None = None
-    for level in range(3):
+    for level in range(4):
         tier = [c for c in checked or feasible if complexity(c) == level]
         found = _uniform_or_mixed(tier, cluster, objective)
         if found is not None and (

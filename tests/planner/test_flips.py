@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planning_clusters import GIGABIT, cluster, gpu, nodes, plan_for
+from planning_clusters import cluster, gpu, nodes, plan_for
 
 from stratadvisor.catalog.sizes import shape_for_size
 from stratadvisor.schema.cluster import Cluster
@@ -27,15 +27,15 @@ def rate_flips(plan: Plan) -> list[tuple[str, float, str]]:
 
 
 def nearly_chosen(plan: Plan, strategy: str) -> bool:
-    """Whether a strategy is the choice, or within 3 % of it: flips try fewer configurations than a whole plan."""
+    """Whether a strategy is the choice, or within 5 % of it: flips try fewer configurations than a whole plan."""
     if plan.strategy == strategy:
         return True
     ratios = [a.relative_to_choice for a in plan.alternatives if a.strategy == strategy]
-    return any(r is not None and r <= 1.03 for r in ratios)
+    return any(r is not None and 0.9 <= r <= 1.05 for r in ratios)
 
 
 def test_beyond_the_threshold_the_named_strategy_is_chosen_and_short_of_it_not() -> None:
-    here = 100 * GIGABIT
+    here = 400e9
     plan = plan_for(two_sites(here), Workload(model=MODEL))
     flips = rate_flips(plan)
     assert flips

@@ -9,7 +9,7 @@ from stratadvisor.catalog.sizes import shape_for_size
 from stratadvisor.errors import NoFeasiblePlanError
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.workload import Workload
-from stratadvisor.units import GIB
+from stratadvisor.units import GIB, parse_quantity
 
 SEVEN = shape_for_size(7e9)
 
@@ -41,7 +41,7 @@ def test_every_proposed_change_really_fits() -> None:
     for proposal in proposals:
         method = re.fullmatch(r"--method (lora|qlora)", proposal)
         more = re.match(r"(\d+) devices like A100-80GB \((\d+) nodes", proposal)
-        smaller = re.match(r"a model of about ([0-9.]+)B parameters", proposal)
+        smaller = re.match(r"a model of about ([0-9.]+[BM]) parameters", proposal)
         optimizer = re.fullmatch(r"--optimizer adamw8bit", proposal)
         if method:
             plan_for(where, Workload.model_validate({"model": SEVEN, "method": method.group(1)}))
@@ -49,7 +49,7 @@ def test_every_proposed_change_really_fits() -> None:
             larger = nodes(gpu("A100-80GB"), count=int(more.group(2)), per_node=1, host_bytes=64 * GIB)
             assert plan_for(cluster(larger), Workload(model=SEVEN)).parallelism.world_size <= int(more.group(1))
         elif smaller:
-            plan_for(where, Workload(model=shape_for_size(float(smaller.group(1)) * 1e9)))
+            plan_for(where, Workload(model=shape_for_size(parse_quantity(smaller.group(1), "count"))))
         elif optimizer:
             plan_for(where, Workload(model=SEVEN, optimizer="adamw8bit"))
         else:
