@@ -61,8 +61,7 @@ def probe_job(
 
 def _meet(where: Place, profile: ClusterProfile, *, quick: bool, wait_seconds: float) -> Gathered:
     node = profile.nodes[0]
-    towards = where.address if where.node_rank else node.hostname
-    interface = interface_towards(towards, where.port, node.nics)
+    interface = interface_towards(where.address, where.port, node.nics)
     on_cpu = all(device.kind == "cpu" for device in node.devices)
     threads = threads_per_lane(usable_cores(node.cpu), 1)
     settings = {

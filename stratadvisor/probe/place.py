@@ -14,6 +14,9 @@ _FIRST_PORT, _NUM_PORTS = 20000, 20000
 """Range for the meeting port of a Slurm step without MASTER_PORT; the job's number picks one: jobs do not collide."""
 
 
+_REAL = ("infiniband", "roce", "efa", "ethernet")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """One process of a job of several."""
@@ -112,9 +115,10 @@ def _slurm(environ: Mapping[str, str]) -> Place | None:
 
 
 def interface_towards(host: str, port: int, nics: Sequence[NicProfile]) -> str:
-    """Return the interface that traffic to ``host`` leaves by; empty when it cannot be told.
+    """Return the interface that reaches ``host``; empty when it cannot be told.
 
-    The kernel is asked for the source address of a datagram that is never sent.
+    The kernel is asked for the source address of a datagram that is never sent. A host whose own name leads to the
+    loopback (``127.0.1.1 node3`` in /etc/hosts) would meet nobody there: the first real interface is then taken.
     """
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
@@ -122,5 +126,11 @@ def interface_towards(host: str, port: int, nics: Sequence[NicProfile]) -> str:
             probe.connect(target)
             source = str(probe.getsockname()[0])
     except OSError:
-        return ""
-    return next((nic.name for nic in nics if source in nic.addresses), "")
+        source = ""
+    if (source and not _is_loopback(source)) or _is_loopback(host):
+        return next((nic.name for nic in nics if source in nic.addresses), "")
+    return next((nic.name for nic in nics if nic.kind in _REAL and nic.up is not False and nic.addresses), "")
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address in ("localhost", "::1")

@@ -1,3 +1,5 @@
+import socket
+
 import pytest
 
 from stratadvisor.errors import UsageError
@@ -89,8 +91,28 @@ def test_contradicting_variables_are_refused(environ: dict[str, str]) -> None:
         place(environ)
 
 
+LOOPBACK = NicProfile(name="lo", kind="loopback", addresses=("127.0.0.1", "127.0.1.1"))
+VIRTUAL = NicProfile(name="docker0", kind="virtual", up=True, addresses=("172.17.0.1",))
+DOWN = NicProfile(name="eth0", kind="ethernet", up=False, addresses=("192.0.2.9",))
+REAL = NicProfile(name="eth9", kind="ethernet", up=True, addresses=("192.0.2.1",))
+
+
 def test_the_interface_is_that_of_the_route() -> None:
-    nics = (NicProfile(name="eth9", addresses=("192.0.2.1",)), NicProfile(name="lo", addresses=("127.0.0.1",)))
-    assert interface_towards("127.0.0.1", 29500, nics) == "lo"
-    assert interface_towards("127.0.0.1", 29500, nics[:1]) == ""
-    assert interface_towards("no-such-host.invalid", 29500, nics) == ""
+    assert interface_towards("127.0.0.1", 29500, (REAL, LOOPBACK)) == "lo"
+    assert interface_towards("127.0.0.1", 29500, (REAL,)) == ""
+
+
+def test_a_name_that_leads_nowhere_or_to_the_loopback_gives_the_first_real_interface(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nics = (LOOPBACK, VIRTUAL, DOWN, REAL)
+
+    def unresolved(*_: object, **__: object) -> list[object]:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
+    assert interface_towards("no-such-host", 29500, nics) == "eth9"
+    loopback = [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", ("127.0.1.1", 29500))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: loopback)  # what /etc/hosts may say of one's own name
+    assert interface_towards("node0", 29500, nics) == "eth9"
+    assert interface_towards("node0", 29500, (LOOPBACK, VIRTUAL)) == ""
