@@ -129,7 +129,7 @@ def _show(question: Question, branch: Branch) -> None:
         lines.append(f"  warns     {branch.warn}")
     lines += [f"  source    {source}" for source in branch.sources]
     lines += [
-        f"  example   {', '.join(f'{k} = {v}' for k, v in example.facts.items()) or 'no facts'}"
+        f"  example   {', '.join(f'{k} = {json.dumps(v)}' for k, v in example.facts.items()) or 'no facts'}"
         + (f"  ({example.note})" if example.note else "")
         for example in question.examples
         if example.takes == branch.id

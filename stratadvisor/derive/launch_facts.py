@@ -19,7 +19,7 @@ SPECS = (
         "software.torch_release", "number", "count", "PyTorch release as 1000 x major + minor (2.13: 2013); oldest node"
     ),
 )
-_NOT_BETWEEN_NODES = re.compile(r"(lo|docker|br-|virbr|veth|cni|flannel|cali|kube|tun|tap|wg|tailscale)")
+_NOT_BETWEEN_NODES = re.compile(r"(lo$|docker|br-|virbr|veth|cni|flannel|cali|kube|tun|tap|wg|tailscale)")
 FIXED_DRIVER = (550, 40, 7)
 """GeForce RTX 40 drivers before this announce peer access without having it (NVIDIA/nccl-tests issue 117; Accelerate
 checks for the same version)."""
