@@ -25,6 +25,10 @@ def run_config(
     stall_limit: Annotated[
         float, typer.Option("--stall-limit", min=5, help="Seconds without any sign of life before it counts as hung.")
     ] = 300.0,
+    tolerance: Annotated[
+        float | None,
+        typer.Option("--tolerance", min=1.0, help="End with code 9 if step time is off by more than this factor."),
+    ] = None,
     no_proxy: Annotated[
         bool, typer.Option("--no-proxy", help="Refuse to scale down when this machine is smaller than the plan.")
     ] = False,
@@ -36,7 +40,7 @@ def run_config(
     """Run a bundle for a few steps."""
     from stratadvisor import pipeline
     from stratadvisor.cli.console import note, progress_line
-    from stratadvisor.errors import ValidationFailedError
+    from stratadvisor.errors import OutsideToleranceError, ValidationFailedError
 
     outcome = pipeline.run_config(
         bundle,
@@ -58,9 +62,15 @@ def run_config(
         show_validation(outcome)
     if outcome.calibrated_profiles:
         note(f"calibration kept in {', '.join(outcome.calibrated_profiles)}: the next recommend uses it")
-    failed = outcome.results[0]
-    if failed.outcome != "completed":
-        cause = failed.cause
+    first = outcome.results[0]
+    if first.outcome != "completed":
+        cause = first.cause
         raise ValidationFailedError(
-            cause.summary if cause else f"the run ended as {failed.outcome}", hint=cause.fix if cause else ""
+            cause.summary if cause else f"the run ended as {first.outcome}", hint=cause.fix if cause else ""
+        )
+    ratio = next((row.ratio for row in first.comparisons if row.quantity == "step time"), None)
+    if tolerance is not None and ratio is not None and not 1 / tolerance <= ratio <= tolerance:
+        raise OutsideToleranceError(
+            f"a step took {ratio:.2f} x the predicted time, outside the tolerance of {tolerance:g}",
+            hint="plan again: the measured ratio is kept and corrects the next prediction",
         )
