@@ -41,7 +41,7 @@ _FACT = r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)+"
 _CLAUSE = re.compile(rf"\s*({_FACT})\s*(<=|>=|==|!=|<|>|in\b)\s*(\S.*?)\s*")
 _FACT_NAME = re.compile(_FACT)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
-_QUANTITY = re.compile(r"[0-9.][0-9_,.]*(?:[eE][+-]?[0-9]{1,3})?\s*[A-Za-zµ]+(?:/[a-z]+)?")
+_QUANTITY = re.compile(r"[0-9.][0-9_,.]*(?:[eE][+-]?[0-9]{1,3})?\s*[A-Za-z\u00b5]+(?:/[a-z]+)?")
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
 
 
