@@ -134,9 +134,7 @@ def parse_gpus(gpus: str, *, inter_node: str | None = None, intra_node: str | No
         count = int(match["nodes"] or 1)
         if not 1 <= count <= MAX_NODES:
             raise UsageError(f"--gpus: {part.strip()[:80]!r} asks for {count} nodes; give 1 to {MAX_NODES}")
-        nodes.append(
-            DeclaredNode(count=count, gpus=f"{match['count']}x{match['type'].strip()}", intra_node=intra_node)
-        )
+        nodes.append(DeclaredNode(count=count, gpus=f"{match['count']}x{match['type'].strip()}", intra_node=intra_node))
     declared = DeclaredCluster(name=gpus.strip(), inter_node=inter_node, node=tuple(nodes))
     return _profile(declared, "--gpus", UsageError)
 
