@@ -37,6 +37,8 @@ SHAPING = {
     "compression",
 }
 """What a branch must set to be shown on the one screen."""
+ROUTING = {"node_speeds"}
+"""Questions that set nothing but decide where the path goes."""
 
 
 def show_plan(plan: Plan, *, bundle: Path | None, verdicts: tuple[tuple[str, str], ...] = ()) -> None:
@@ -145,7 +147,7 @@ def _row(out: Console, label: str, text: str) -> None:
 def _why(out: Console, plan: Plan) -> None:
     """Print the branches that shaped the plan; the rest of the path is named in one line."""
     out.print(heading("why: the path through the flowchart"))
-    shaping = [d for d in plan.decisions if SHAPING & set(d.sets)]
+    shaping = [d for d in plan.decisions if SHAPING & set(d.sets) or d.question in ROUTING]
     for decision in shaping:
         clauses = "; ".join(clause_text(c) for c in decision.clauses[:2])
         wrapped(out, f"{decision.branch} {decision.ask} -> {decision.name}" + (f" [{clauses}]" if clauses else ""))
