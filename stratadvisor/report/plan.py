@@ -62,7 +62,7 @@ def _answer(out: Console, plan: Plan) -> None:
     work = plan.workload
     model = work.model
     devices = ", ".join(f"{g.num_nodes} x {g.devices_per_node} {g.device_name}" for g in plan.groups)
-    out.print(heading(f"{TITLES.get(plan.strategy, plan.strategy)}"))
+    wrapped(out, TITLES.get(plan.strategy, plan.strategy), indent=0, style="bold")
     wrapped(
         out, f"model      {model.name}: {format_count(model.num_parameters)} parameters{_shape(plan)}, {work.method}"
     )
