@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stratadvisor.planner import ranking, recost
-from stratadvisor.planner.memory_flip import memory_flip
+from stratadvisor.planner.memory_flip import host_flip, memory_flip
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate
 from stratadvisor.schema.plan import Flip
@@ -48,8 +48,8 @@ def flips(
         found += _rate_flips(
             "bandwidth inside a node", min(known), _scale_inside, chosen, candidates, cluster, workload
         )
-    memory = memory_flip(chosen, cluster, workload, keeps)
-    return (*found, *([memory] if memory is not None else []))
+    memory = memory_flip(chosen, cluster, workload, keeps), host_flip(chosen, candidates, cluster, workload)
+    return (*found, *(flip for flip in memory if flip is not None))
 
 
 def _rivals(

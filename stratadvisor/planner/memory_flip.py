@@ -66,3 +66,28 @@ def memory_flip(
         threshold=f">= {format_bytes(high)}",
         then=then.strategy,
     )
+
+
+def host_flip(
+    chosen: Candidate, candidates: tuple[Candidate, ...], cluster: Cluster, workload: Workload
+) -> Flip | None:
+    """Return how much host memory, of hosts where nobody states it, would let offload win by what it has to gain."""
+    now = ranking.value(chosen, cluster, workload.objective)
+    hosts = {c.name: c.host_memory_bytes for c in cluster.classes}
+    able = [
+        c
+        for c in candidates
+        if c.feasible and ranking.offloads(c) and len(c.shares) == 1 and hosts[c.shares[0].node_class] is None
+    ]
+    best = ranking.best(able, cluster, workload.objective)
+    gain = 1 - ranking.SIMPLICITY_GAIN
+    if best is None or ranking.offloads(chosen) or ranking.value(best, cluster, workload.objective) >= gain * now:
+        return None
+    share = best.shares[0]
+    needed = share.memory.host_bytes_per_rank * share.devices_per_node
+    return Flip(
+        fact=f"host memory of a node of {share.node_class}",
+        now="unknown",
+        threshold=f">= {format_bytes(needed)}",
+        then=best.strategy,
+    )

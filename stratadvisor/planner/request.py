@@ -49,8 +49,8 @@ def in_family(candidate: Candidate, family: str | None) -> bool:
     """Whether the flowchart's family contains a candidate.
 
     Single: whatever runs on one device, offload included. Synchronous: every exact method with equal shares, one
-    device included. Uneven synchronous: the same, and shares by speed. Hierarchical: periodic averaging across nodes,
-    and HSDP, its exact form.
+    device included, and unequal shares where the batch leaves no choice. Uneven synchronous: the same, and shares by
+    speed. Hierarchical: periodic averaging across nodes, and HSDP, its exact form.
     """
     if family is None:
         return True
@@ -59,7 +59,7 @@ def in_family(candidate: Candidate, family: str | None) -> bool:
     if family == "single":
         return candidate.num_devices == 1
     if family == "synchronous":
-        return exact and not uneven(candidate)
+        return exact and (not uneven(candidate) or candidate.global_batch_size % candidate.num_devices != 0)
     if family == "uneven_synchronous":
         return exact
     if family == "hierarchical":

@@ -51,7 +51,7 @@ def build(
     lacks = [shortage(c, m, layout) for c, m in zip(at.cluster.classes, memories, strict=True)]
     missing, reason = max(lacks, key=lambda lack: lack[0])
     reason = at.problem or reason
-    slowest = shares[0] if len(shares) == 1 else max(shares, key=lambda s: s.micro_batch_size)
+    slowest = min(shares, key=lambda s: s.batch_per_device)
     layout = replace(
         layout,
         micro_batch_size=slowest.micro_batch_size,

@@ -11,7 +11,7 @@ from stratadvisor.strategies.base import Strategy
 from stratadvisor.strategies.common import explore, with_checkpointing
 from stratadvisor.strategies.selections import selections
 from stratadvisor.strategies.site import layout_for, shared_batch, sharing_site, site
-from stratadvisor.strategies.uneven import explore_lockstep, has_spread
+from stratadvisor.strategies.uneven import explore_lockstep, wants_unequal_shares
 
 
 def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
@@ -28,7 +28,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
             at = site("fsdp2", selection, workload)
             total = shared_batch(workload, at.cluster.num_devices)
             layout = layout_for(at, "fsdp2", sharding="parameters", shard=at.cluster.num_devices)
-            if has_spread(at, layout, total):
+            if wants_unequal_shares(at, layout, total):
                 yield from explore_lockstep(at, with_checkpointing(at, layout), total)
 
 

@@ -14,7 +14,7 @@ from stratadvisor.strategies.base import Strategy
 from stratadvisor.strategies.common import explore, with_checkpointing
 from stratadvisor.strategies.selections import Selection, selections
 from stratadvisor.strategies.site import layout_for, shared_batch, sharing_site, site
-from stratadvisor.strategies.uneven import explore_lockstep, has_spread
+from stratadvisor.strategies.uneven import explore_lockstep, wants_unequal_shares
 
 MAX_GROUP_SIZES = 4
 
@@ -37,7 +37,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
             for shard in group_sizes(selection)[:1]:
                 replicas = at.cluster.num_devices // shard
                 layout = layout_for(at, "fsdp2", sharding="parameters", shard=shard, replicate=replicas)
-                if has_spread(at, layout, total):
+                if wants_unequal_shares(at, layout, total):
                     yield from explore_lockstep(at, with_checkpointing(at, layout), total, notes=(_note(shard),))
 
 

@@ -17,5 +17,5 @@ def solved_interval(exchange_seconds: float, step_seconds: float, *, low: int, h
 
 
 def intervals(solved: int, usual: tuple[int, ...], *, longest: int) -> list[int]:
-    """Return the solved interval and the usual ones, rising; none longer than a tenth of the run allows."""
+    """Return the solved interval and the usual ones, rising, none longer than ``longest``."""
     return sorted({min(h, longest) for h in (solved, *usual)})

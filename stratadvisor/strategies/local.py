@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from stratadvisor.strategies.common import explore, run_steps, timed, with_check
 from stratadvisor.strategies.intervals import EXCHANGE_SHARE, intervals, solved_interval
 from stratadvisor.strategies.selections import Selection
 from stratadvisor.strategies.site import Site, shared_batch, sharing_site, site
-from stratadvisor.strategies.uneven import explore_replicas, has_spread
+from stratadvisor.strategies.uneven import explore_replicas, wants_unequal_shares
 from stratadvisor.units import format_seconds
 
 _NEVER = 10**9
@@ -23,12 +23,14 @@ FEWEST_EXCHANGES = 10
 """A run has at least so many exchanges, or it is not one training run but several."""
 
 
-def sites(strategy: str, selection: Selection, workload: Workload, layout_of: Any) -> Iterator[tuple[Site, int, bool]]:
+def sites(
+    strategy: str, selection: Selection, workload: Workload, layout_of: Callable[[Site], Layout]
+) -> Iterator[tuple[Site, int, bool]]:
     """Yield the site, its global batch, and whether shares go by speed (where classes differ) or are equal."""
     if not selection.uniform:
         at = site(strategy, selection, workload)
         batch = shared_batch(workload, at.cluster.num_devices)
-        if has_spread(at, layout_of(at), batch):
+        if wants_unequal_shares(at, layout_of(at), batch):
             yield at, batch, True
             return
     found = sharing_site(strategy, selection, workload)

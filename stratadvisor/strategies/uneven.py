@@ -6,7 +6,6 @@ The gradient stays the mean over the global batch: the emitted program weights e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from stratadvisor.costs.compute import micro_batch_seconds
@@ -32,10 +31,12 @@ def sequences_per_second(at: Site, layout: Layout, batch: int) -> list[float]:
     ]
 
 
-def has_spread(at: Site, layout: Layout, batch: int) -> bool:
-    """Whether classes differ enough in speed for unequal shares."""
+def wants_unequal_shares(at: Site, layout: Layout, batch: int) -> bool:
+    """Whether classes differ enough in speed for unequal shares, or cannot share the batch equally at all."""
     if len(at.cluster.classes) < 2:
         return False
+    if batch % at.cluster.num_devices:
+        return True
     speeds = sequences_per_second(at, layout, batch)
     return max(speeds) >= WORTHWHILE_SPREAD * min(speeds)
 
@@ -56,7 +57,10 @@ def explore_replicas(at: Site, layouts: tuple[Layout, ...], batch: int, **option
             shares = tuple(_share(b, min(level, max(1, most))) for b, most in zip(split, largest, strict=True))
             if shares not in seen:
                 seen.add(shares)
-                yield build(at, layout, shares, variant=_describe(layout, shares, classes), **options)
+                found = build(at, layout, shares, variant=_describe(layout, shares, classes), **options)
+                yield found
+                if not found.feasible:
+                    break
             level *= 2
 
 
@@ -119,5 +123,5 @@ def _share(batch: int, micro: int) -> Share:
 
 def _describe(layout: Layout, shares: tuple[Share, ...], classes: tuple[NodeClass, ...]) -> str:
     parts = ", ".join(f"{s.batch_per_device} on {c.device.name}" for s, c in zip(shares, classes, strict=True))
-    common = describe(replace(layout), shares[0])
+    common = describe(layout, shares[0])
     return f"shares {parts}; {common}"

@@ -14,7 +14,7 @@ from stratadvisor.strategies.base import Strategy
 from stratadvisor.strategies.common import with_checkpointing
 from stratadvisor.strategies.selections import selections
 from stratadvisor.strategies.site import layout_for, shared_batch, site
-from stratadvisor.strategies.uneven import explore_replicas, has_spread
+from stratadvisor.strategies.uneven import explore_replicas, wants_unequal_shares
 
 
 def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
@@ -25,7 +25,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
         at = site("uneven_ddp", selection, workload)
         batch = shared_batch(workload, at.cluster.num_devices)
         layout = layout_for(at, "ddp", replicate=at.cluster.num_devices)
-        if has_spread(at, layout, batch):
+        if wants_unequal_shares(at, layout, batch):
             yield from explore_replicas(at, with_checkpointing(at, layout), batch)
 
 

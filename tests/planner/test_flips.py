@@ -8,7 +8,7 @@ from stratadvisor.catalog.sizes import shape_for_size
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.plan import Flip, Plan
 from stratadvisor.schema.workload import Workload
-from stratadvisor.units import parse_quantity
+from stratadvisor.units import GIB, parse_quantity
 
 MODEL = shape_for_size(1.5e9)
 
@@ -74,3 +74,18 @@ def test_an_unknown_rate_is_not_scaled() -> None:
     plan = plan_for(cluster(nodes(gpu("A100-80GB"), count=2), between=None), Workload(model=MODEL))
     assert not [f for f in plan.flips if f.fact == "bandwidth between nodes"]
     assert all(isinstance(f, Flip) for f in plan.flips)
+
+
+def test_host_memory_that_nobody_states_is_named_where_offload_would_win() -> None:
+    # 7B over 1 Gb/s: gathering parameters across nodes takes minutes, four cards of 24 GiB alone need their host
+    where = [
+        cluster(nodes(gpu("RTX-3090"), count=2, per_node=4, intra=1.5e10, host_bytes=host), between=1.25e8)
+        for host in (None, 512 * GIB)
+    ]
+    workload = Workload(model=shape_for_size(7e9))
+    unknown, known = (plan_for(w, workload) for w in where)
+    assert known.strategy == "zero_offload"
+    flip = next(f for f in unknown.flips if f.fact.startswith("host memory"))
+    assert (flip.now, flip.then) == ("unknown", "zero_offload")
+    # twelve bytes of optimizer states for each of 6.7e9 parameters
+    assert parse_quantity(flip.threshold.removeprefix(">= "), "bytes") > 12 * 6.7e9

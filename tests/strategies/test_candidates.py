@@ -204,6 +204,19 @@ def test_faster_devices_get_larger_shares() -> None:
             assert share["8xA100-80GB"].batch_per_device > share["8xV100-32GB"].batch_per_device
 
 
+def test_alike_nodes_that_cannot_share_a_batch_equally_share_it_unequally() -> None:
+    # 8 a + 2 b = 64 has whole solutions, 10 a = 64 has none
+    where = cluster(nodes(DEVICES[0], per_node=8), nodes(DEVICES[0], per_node=2), between=12.5e9)
+    found = [
+        c
+        for c in every(where, Workload(model=SIZES[1], global_batch_size=64))
+        if c.strategy in ("uneven_ddp", "fsdp2") and c.num_devices == 10
+    ]
+    assert {c.strategy for c in found} == {"uneven_ddp", "fsdp2"}
+    # the mean share is 6.4: of the solutions (a, b) = (7, 4), (6, 8) the first has the smaller largest share
+    assert {tuple(s.batch_per_device for s in c.shares) for c in found} == {(7, 4)}
+
+
 def test_alike_devices_get_no_uneven_candidates() -> None:
     where = cluster(nodes(DEVICES[0], per_node=8), nodes(DEVICES[0], per_node=2), between=12.5e9)
     assert not [c for c in every(where, Workload(model=SIZES[1])) if c.strategy == "uneven_ddp"]
