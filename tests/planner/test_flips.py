@@ -87,5 +87,5 @@ def test_host_memory_that_nobody_states_is_named_where_offload_would_win() -> No
     assert known.strategy == "zero_offload"
     flip = next(f for f in unknown.flips if f.fact.startswith("host memory"))
     assert (flip.now, flip.then) == ("unknown", "zero_offload")
-    # twelve bytes of optimizer states for each of 6.7e9 parameters
-    assert parse_quantity(flip.threshold.removeprefix(">= "), "bytes") > 12 * 6.7e9
+    # twelve bytes of optimizer states for each of 6.7e9 parameters, on two hosts at most
+    assert parse_quantity(flip.threshold.removeprefix(">= "), "bytes") > 12 * 6.7e9 / 2
