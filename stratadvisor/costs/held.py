@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stratadvisor.costs.adapters import base_bytes_per_parameter, trained_parameters
-from stratadvisor.costs.host import offloaded
+from stratadvisor.costs.host import offloaded, server_bytes
 from stratadvisor.costs.parameters import ParameterCounts, RankParameters
 from stratadvisor.costs.states import Recipe, shard_degrees
 from stratadvisor.schema.layout import Layout
 
-LOCAL_EXTRA_BYTES = 8.0
-"""DiLoCo and local SGD with an outer optimizer: the last common weights and their momentum, fp32 (arXiv:2311.08105)."""
-ASYNC_EXTRA_BYTES = 4.0
-"""Asynchronous SGD: one pending gradient beside the current one, fp32."""
+OUTER_BYTES = 8.0
+"""DiLoCo: the last common weights and their momentum, fp32 (arXiv:2311.08105)."""
+OUTER_EXCHANGE_BYTES, AVERAGE_EXCHANGE_BYTES = 12.0, 8.0
+"""At an exchange, per trained parameter: the flat change, what is sent, and the outer step's own copies; without an
+outer optimizer the flat weights and what is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +28,14 @@ class Held:
     adapters: float
     """Everything trained under LoRA: weights, gradients, states."""
     step_copy: float
-    """Flat copy of 16-bit gradients and its fp32 version, which DeepSpeed makes for the optimizer step."""
+    """DeepSpeed: flat copy of 16-bit gradients and its fp32 version, for the optimizer step. local: flat copies at an
+    exchange. async: the flat gradient that is pushed."""
     host: float
     nvme: float
 
 
-def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: Recipe) -> Held:
-    """Return the model states of one rank."""
+def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: Recipe, *, server_share: float) -> Held:
+    """Return the model states of one rank; ``server_share``: of the parameter server's memory that counts for it."""
     by_weights, by_gradients, by_states = shard_degrees(layout)
     full = layout.method == "full"
     if full:
@@ -63,9 +65,13 @@ def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: 
         if parameters_to_host != "none":
             weights = 0.0
     if layout.engine == "local":
-        states += LOCAL_EXTRA_BYTES * with_states
+        # with ranks that average in every step inside a group there is no outer optimizer
+        outer = layout.data_parallel_shard_degree == 1
+        states += (OUTER_BYTES if outer else 0.0) * with_states
+        step_copy = (OUTER_EXCHANGE_BYTES if outer else AVERAGE_EXCHANGE_BYTES) * with_states
     elif layout.engine == "async":
-        states += ASYNC_EXTRA_BYTES * with_states
+        host += server_share * server_bytes(layout.data_parallel_degree, kinds.states, with_states) + 4.0 * with_states
+        states, step_copy = 0.0, 4.0 * with_states
     adapters = 0.0
     if not full:
         adapters = (kinds.weight * trained / by_weights) + gradients + states + step_copy

@@ -39,3 +39,12 @@ def offloaded(
         nvme += weights
         host += PINNED_FACTOR * min(weights, 2 * NVME_BUFFER_ELEMENTS)
     return host, nvme
+
+
+def server_bytes(num_workers: int, states_each: float, trained: float) -> float:
+    """Return the host memory of the parameter server of asynchronous training.
+
+    Weights, optimizer states, their sum and its compensation (fp32), and per worker the weights it read (delay
+    compensation needs them, arXiv:1609.08326) and, for half of them at a time, a gradient that waits.
+    """
+    return trained * (4.0 + states_each + 12.0 + 6.0 * num_workers)

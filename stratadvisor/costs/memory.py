@@ -38,24 +38,27 @@ def estimate(
         shape: the model.
         layout: what a rank holds and does.
         device_kind: decides context and buffers.
-        ranks_per_node: processes that share a host (no term depends on it yet).
+        ranks_per_node: processes that share a host: they share the parameter server of asynchronous training.
         device_memory_bytes: of one device, None when unknown (no term depends on it yet).
 
     """
-    first = _stage(shape, layout, 0, device_kind)
+    server_share = 1.0 if device_kind == "cpu" else 1 / max(1, ranks_per_node)
+    first = _stage(shape, layout, 0, device_kind, server_share)
     stages = layout.pipeline_parallel_degree
     if stages == 1:
         return first
-    last = _stage(shape, layout, stages - 1, device_kind)
+    last = _stage(shape, layout, stages - 1, device_kind, server_share)
     return last if last.peak_bytes.likely > first.peak_bytes.likely else first
 
 
-def _stage(shape: ModelShape, layout: Layout, stage: int, device_kind: DeviceKind) -> MemoryEstimate:
+def _stage(
+    shape: ModelShape, layout: Layout, stage: int, device_kind: DeviceKind, server_share: float
+) -> MemoryEstimate:
     """Return the estimate of one pipeline stage."""
     counts = count_parameters(shape)
     kinds = recipe(layout, counts)
     local = rank_parameters(counts, layout, stage)
-    states = held(counts, local, layout, kinds)
+    states = held(counts, local, layout, kinds, server_share=server_share)
     found = moments(shape, layout, counts, kinds, local, states, stage)
     phase, alive = max(found.items(), key=lambda item: sum(item[1]))
     gradients, activations, logits, gathered, buffers = alive

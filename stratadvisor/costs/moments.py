@@ -55,28 +55,34 @@ def moments(
     early = before if before else kinds.gradient * head if layout.engine != "fsdp2" else kinds.compute * head
     one_gradient = 0.0 if before else states.gradients * local.one_layer / max(1.0, local.total)
     found["backward start"] = (early, kept + working, 0.0, start + fixed, buckets)
+    end = gathered_bytes(local, layout, kinds, "end")
     if local.layers > 1:
         # one layer further, its gradients are on their way
-        end = gathered_bytes(local, layout, kinds, "end")
-        rest = kept * (1 - 1 / local.layers) + working
-        found["backward next"] = (early + one_gradient, rest, 0.0, end + fixed, buckets)
+        others = kept * (1 - 1 / local.layers) + working
+        found["backward next"] = (early + one_gradient, others, 0.0, end + fixed, buckets)
     # while the first layer runs backward its own gradients and the embedding's are still to come
     rest = local.one_layer + local.root - local.head
     share = 1.0 if before or not local.total else max(0.0, 1 - rest / local.total)
     last_layer = working + kept / max(1.0, local.layers)
-    end = gathered_bytes(local, layout, kinds, "end")
     found["backward end"] = (share * states.gradients, last_layer, 0.0, end + fixed, buckets)
     done = gathered_bytes(local, layout, kinds, "done")
     found["backward done"] = (states.gradients, 0.0, 0.0, done + fixed, buckets)
-    found["optimizer"] = (states.gradients, 0.0, 0.0, 0.0, states.step_copy)
+    if layout.engine == "local":
+        kept_gradients = states.gradients if layout.data_parallel_shard_degree > 1 else 0.0
+        found["optimizer exchange"] = (kept_gradients, 0.0, 0.0, 0.0, states.step_copy)
+        found["optimizer"] = (states.gradients, 0.0, 0.0, 0.0, 0.0)
+    else:
+        found["optimizer"] = (states.gradients, 0.0, 0.0, 0.0, states.step_copy)
     return found
 
 
 def _keeps_gradients(layout: Layout) -> bool:
     """Whether gradients exist while a micro-batch runs forward: accumulation, or a buffer that is never freed."""
-    persistent = layout.engine in ("ddp", "megatron") or (
-        layout.engine == "deepspeed" and layout.sharding == "parameters"
-    )
+    persistent = layout.engine in ("ddp", "megatron")
+    if layout.engine == "deepspeed":
+        persistent = layout.sharding == "parameters"
+    elif layout.engine == "local":
+        persistent = layout.data_parallel_shard_degree > 1  # DDP inside the group
     return persistent or layout.gradient_accumulation_steps > 1
 
 

@@ -229,12 +229,29 @@ def test_long_sequences_with_a_large_vocabulary_peak_at_the_loss() -> None:
     assert found.terms_bytes["logits"] > 10 * 32768 * 152064
 
 
-def test_local_and_asynchronous_training_hold_extra_copies() -> None:
-    plain = peak(SEVEN_BILLION, activation_checkpointing="full", gradient_accumulation_steps=2)
-    local = peak(SEVEN_BILLION, engine="local", activation_checkpointing="full", gradient_accumulation_steps=2)
-    pending = peak(SEVEN_BILLION, engine="async", activation_checkpointing="full", gradient_accumulation_steps=2)
-    assert local >= plain + 8 * PARAMETERS
-    assert pending >= plain + 4 * PARAMETERS
+def test_diloco_holds_the_common_weights_and_their_momentum() -> None:
+    plain = {"activation_checkpointing": "full", "data_parallel_replicate_degree": 4}
+    alone = memory(SEVEN_BILLION, **plain)
+    outer = memory(SEVEN_BILLION, engine="local", **plain)
+    assert outer.terms_bytes["optimizer_states"] - alone.terms_bytes["optimizer_states"] == 8 * PARAMETERS
+    inside_nodes = memory(
+        SEVEN_BILLION,
+        engine="local",
+        data_parallel_replicate_degree=4,
+        data_parallel_shard_degree=8,
+        activation_checkpointing="full",
+    )
+    assert inside_nodes.terms_bytes["optimizer_states"] == alone.terms_bytes["optimizer_states"]
+
+
+def test_an_asynchronous_worker_has_no_optimizer_and_the_host_of_the_server_has() -> None:
+    plain = {"engine": "async", "activation_checkpointing": "full", "data_parallel_replicate_degree": 4}
+    worker = memory(SEVEN_BILLION, **plain)
+    assert worker.terms_bytes["optimizer_states"] == 0
+    # weights, Adam, and per worker the weights it read
+    server = estimate(SEVEN_BILLION, Layout(**plain), device_kind="cuda", ranks_per_node=1).host_bytes_per_rank
+    assert server > (4 + 8 + 4 * 4) * PARAMETERS
+    assert worker.host_bytes_per_rank < server
 
 
 def test_experts_are_divided_by_expert_parallelism() -> None:
