@@ -101,7 +101,7 @@ def torch_verdict(hostname: str, num_devices: int, reason: str) -> Verdict:
     return Verdict(
         level="problem",
         subject=f"{hostname} torch",
-        message=f"the driver lists {num_devices} accelerators, torch uses none: {reason}",
+        message=f"torch uses none of the {num_devices} usable accelerator(s) that the driver lists: {reason}",
         advice="install a torch build for this driver (pytorch.org/get-started), then probe again",
     )
 

@@ -101,15 +101,18 @@ def _same_uuid(one: str, other: str) -> bool:
 
 
 def accelerator_lanes(devices: tuple[DeviceProfile, ...], found: TorchDevices) -> tuple[Lane, ...]:
-    """Match the driver's devices with torch's: by UUID, else by position where both list equally many."""
+    """Match the driver's devices with torch's: by UUID, or, where it tells none, by position in lists of equal length.
+
+    Devices that the driver lost get no lane; torch may count them or not.
+    """
+    listed = tuple(device for device in devices if device.kind == found.kind)
+    healthy = tuple(device for device in listed if device.healthy is not False)
+    in_order = next((some for some in (listed, healthy) if len(some) == len(found.devices)), ())
+    by_uuid = {d.index: t for d in listed for t in found.devices if _same_uuid(t.uuid, d.uuid)}
+    matches = by_uuid or {device.index: torch for device, torch in zip(in_order, found.devices, strict=False)}
     lanes: list[Lane] = []
-    devices = tuple(device for device in devices if device.kind == found.kind)
-    for position, device in enumerate(devices):
-        if device.healthy is False:
-            continue
-        match = next((t for t in found.devices if _same_uuid(t.uuid, device.uuid)), None)
-        if match is None and len(found.devices) == len(devices):
-            match = found.devices[position]
+    for device in healthy:
+        match = matches.get(device.index)
         if match is not None:
             lanes.append(
                 Lane(

@@ -116,8 +116,9 @@ class Measuring:
             self._no_lanes = "torch lists none of the accelerators that the driver lists"
         elif self.devices:
             self._no_lanes = found.reason if found is not None else self._looker.reasons["torch_devices"]
-            if found is not None:
-                self.verdicts.append(assemble.torch_verdict(self._hostname, len(self.devices), found.reason))
+            usable = sum(device.healthy is not False for device in self.devices)
+            if found is not None and usable:
+                self.verdicts.append(assemble.torch_verdict(self._hostname, usable, found.reason))
         else:
             self.devices = cpu_devices(self._cpu, self.memory)
             self._lanes = cpu_lanes(self.devices)

@@ -77,6 +77,20 @@ def test_without_uuids_equal_counts_are_matched_by_position() -> None:
     assert accelerator_lanes((gpu(0), gpu(1), gpu(2)), found) == ()
 
 
+def test_a_lost_device_that_torch_does_not_count_shifts_nobody() -> None:
+    devices = (gpu(0, healthy=False, health_reason="lost"), gpu(1), gpu(2))
+    found = TorchDevices(kind="cuda", devices=(torch_gpu(0), torch_gpu(1)))
+    assert [(lane.device_index, lane.torch_name) for lane in accelerator_lanes(devices, found)] == [
+        (1, "cuda:0"),
+        (2, "cuda:1"),
+    ]
+    counted = TorchDevices(kind="cuda", devices=(torch_gpu(0), torch_gpu(1), torch_gpu(2)))
+    assert [(lane.device_index, lane.torch_name) for lane in accelerator_lanes(devices, counted)] == [
+        (1, "cuda:1"),
+        (2, "cuda:2"),
+    ]
+
+
 def test_lanes_of_one_vendor_leave_out_the_other() -> None:
     amd = DeviceProfile(index=1, kind="rocm", name="AMD")
     found = TorchDevices(kind="cuda", devices=(torch_gpu(0),))

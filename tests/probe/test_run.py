@@ -1,4 +1,6 @@
 import json
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -126,9 +128,40 @@ def test_devices_that_are_lost_every_time_are_asked_no_more_and_every_gap_has_a_
 
 
 @pytest.mark.process
-def test_the_parent_never_imports_torch() -> None:
-    import subprocess
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is needed to compile the double of libnvidia-ml")
+def test_accelerators_that_torch_cannot_use_stay_in_the_profile_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
 
+    if torch.version.cuda is not None:
+        pytest.skip("this torch is built for CUDA: the described cards would be asked to compute")
+    double = Path(HELPERS) / "nvml_double"
+    library = tmp_path / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(double / "nvml_double.c")], check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("NVML_DOUBLE_MACHINE", str(double / "machines" / "h100x8_nvswitch.txt"))
+    for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, probe in PROBES.items():
+        monkeypatch.setitem(PROBES, name, replace(probe, limit_seconds=GENEROUS))
+    profile = probe_node(skip=("data_feed", "storage"), quick=True, time_limit_seconds=GENEROUS)
+    (node,) = profile.nodes
+    assert [(d.index, d.kind, d.catalog_key) for d in node.devices] == [(i, "cuda", "H100-80GB-SXM") for i in range(8)]
+    assert len(node.links) == 28
+    assert profile.collectives == ()
+    status = {o.probe: (o.status, o.reason) for o in profile.observations}
+    for name in ("compute", "collectives", "host_link", "pairs", "stability"):
+        assert status[name][0] == "unsupported"
+        assert "CPUs only" in status[name][1]
+    for device in node.devices:
+        assert "CPUs only" in device.matmul_flops_per_second["fp32"].detail
+    assert node.host_memory.bandwidth_bytes_per_second.origin == "measured"
+    assert any(v.level == "problem" and v.subject.endswith(" torch") for v in profile.verdicts)
+
+
+@pytest.mark.process
+def test_the_parent_never_imports_torch() -> None:
     program = (
         "import sys\n"
         "from stratadvisor.probe.run import probe_node\n"
