@@ -213,9 +213,15 @@ def _attention(parts: _Parts, shape: ModelShape, layout: Layout, rates: Rates, m
     heads = shape.num_attention_heads / layout.tensor_parallel_degree
     pairs = micro_batch_size * float(length) * length / layout.context_parallel_degree
     rate = rates.sustained_flops_per_second
+    if rates.cpu:
+        core = rates.core_flops_per_second * fitted.CPU_ATTENTION_SHARE
+        seconds = 4.0 * pairs * width * attention_share(shape) / core
+        parts.attention += seconds
+        parts.attention_backward += seconds * fitted.FLASH_BACKWARD_FLOPS
+        return
     if layout.flash_attention:
         flops = 4.0 * pairs * width * attention_share(shape)
-        if not rates.cpu and shape.head_dim < fitted.FLASH_FULL_HEAD:
+        if shape.head_dim < fitted.FLASH_FULL_HEAD:
             rate *= (shape.head_dim / fitted.FLASH_FULL_HEAD) ** fitted.FLASH_HEAD_EXPONENT
         parts.attention += flops / (rate * fitted.FLASH_FORWARD_SHARE)
         parts.attention_backward += flops * fitted.FLASH_BACKWARD_FLOPS / (rate * fitted.FLASH_BACKWARD_SHARE)
@@ -235,8 +241,11 @@ def _elementwise(
         fitted.ELEMENTWISE_HIDDEN_PASSES * shape.hidden_size / divided
         + fitted.ELEMENTWISE_FFN_PASSES * ffn_width / tensor
     )
-    seconds = elements * rates.element_bytes / rates.memory_bytes_per_second
-    seconds *= 1.0 if layout.compiled else fitted.EAGER_FACTOR
+    each = rates.element_bytes * (1.0 if layout.compiled or rates.cpu else fitted.EAGER_FACTOR)
+    seconds = elements * each / rates.memory_bytes_per_second
+    if rates.cpu:
+        work = fitted.CPU_ELEMENTWISE_FLOPS["fp32" if rates.element_bytes == 4 else "half"]
+        seconds = max(seconds, elements * work / rates.core_flops_per_second)
     parts.memory += seconds
     parts.memory_backward += seconds * fitted.ELEMENTWISE_BACKWARD
 
@@ -252,6 +261,10 @@ def _head(shape: ModelShape, layout: Layout, rates: Rates, tokens: float) -> _Pa
     parts.matmul = one
     parts.matmul_backward = one * (2.0 if layout.method == "full" else 1.0)
     loss = tokens * width * fitted.CROSS_ENTROPY_BYTES_PER_LOGIT / rates.memory_bytes_per_second
+    if rates.cpu:
+        large = 4.0 * tokens * width > fitted.CPU_LARGE_LOGITS_BYTES
+        work = fitted.CPU_LARGE_LOGIT_FLOPS if large else fitted.CPU_LOGIT_FLOPS
+        loss = tokens * width * work / rates.core_flops_per_second
     parts.memory = loss * 0.5
     parts.memory_backward = loss * 0.5
     parts.kernels = fitted.KERNELS_OUTSIDE_LAYERS

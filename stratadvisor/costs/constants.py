@@ -9,11 +9,11 @@ from __future__ import annotations
 # --- matrix products on a GPU --------------------------------------------------------------------------------------
 MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
     "pascal": {"half": 0.55, "fp32": 0.85},
-    "volta": {"half": 0.55, "fp32": 0.85},
+    "volta": {"half": 0.52, "fp32": 0.85},
     "turing": {"half": 0.60, "fp32": 0.80},
-    "ampere": {"half": 0.80, "fp32": 0.80, "tf32": 0.75},
+    "ampere": {"half": 0.70, "fp32": 0.80, "tf32": 0.65},
     "ada": {"half": 0.75, "fp32": 0.75, "tf32": 0.75},
-    "hopper": {"half": 0.68, "fp32": 0.80, "tf32": 0.65},
+    "hopper": {"half": 0.71, "fp32": 0.80, "tf32": 0.65},
     "blackwell": {"half": 0.68, "fp32": 0.75, "tf32": 0.65},
     "cdna": {"half": 0.45, "fp32": 0.70},
     "cdna2": {"half": 0.45, "fp32": 0.70},
@@ -25,18 +25,18 @@ MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
 
 FULL_EDGE = 2048.0
 WIDTH_EXPONENT = 0.15
-DEPTH_EXPONENT = 0.15
-TOKENS_EXPONENT = 0.20
+DEPTH_EXPONENT = 0.19
+TOKENS_EXPONENT = 0.05
 """Efficiency falls as (edge / FULL_EDGE) ** exponent below FULL_EDGE, per dimension of the product (fit)."""
 
 ALIGNED_ELEMENTS = 64
-MISALIGNED_SHARE = 0.90
+MISALIGNED_SHARE = 0.80
 """Rate of products whose widths are no multiple of 64 elements (128 bytes, a cache line) (fit)."""
 
 WEIGHT_GRADIENT_SLOWDOWN = 1.05
 """Weight gradients accumulate in fp32: 3 to 8 % slower than forward on large shapes (SimuMax's tables, A100)."""
 
-EAGER_PRODUCT_SHARE: dict[str, float] = {"hopper": 0.85, "blackwell": 0.85}
+EAGER_PRODUCT_SHARE: dict[str, float] = {"hopper": 0.76, "blackwell": 0.76}
 """Products of a PyTorch program against those of a Megatron recipe (aligned shapes, tuned library calls, CUDA graphs),
 where the matrix units are fast enough to show it (fit on torchtitan's H100 runs)."""
 
@@ -47,45 +47,58 @@ POWER_EXPONENT = 0.31
 """Clock against power limit: an H100 at 500 of 700 W reaches 0.9 (torchtitan's published H100 runs)."""
 
 # --- attention -----------------------------------------------------------------------------------------------------
-FLASH_FORWARD_SHARE = 0.70
-FLASH_BACKWARD_SHARE = 0.60
+FLASH_FORWARD_SHARE = 0.62
+FLASH_BACKWARD_SHARE = 0.42
 """Fused attention's rate against large products on the same device (fit)."""
 FLASH_FULL_HEAD = 128.0
-FLASH_HEAD_EXPONENT = 0.3
+FLASH_HEAD_EXPONENT = 0.1
 """Narrow heads feed the matrix units less well: rate falls as (head_dim / 128) ** exponent (fit)."""
 FLASH_BACKWARD_FLOPS = 2.5
 """Backward recomputes the scores: five products for two (FlashAttention, arXiv:2205.14135, section 3)."""
 UNFUSED_MATMUL_SHARE = 0.35
-UNFUSED_PASSES = 10.0
+UNFUSED_PASSES = 5.0
 """Plain attention: low-efficiency batched products of depth head_dim, and passes over the S x S scores (fit)."""
 
 # --- memory-bound work ---------------------------------------------------------------------------------------------
-MEMORY_BANDWIDTH_SHARE = 0.80
+MEMORY_BANDWIDTH_SHARE = 0.85
 """Of the published rate, as large copies reach it; a measured rate is taken whole."""
-ELEMENTWISE_HIDDEN_PASSES = 12.0
-ELEMENTWISE_FFN_PASSES = 3.0
+ELEMENTWISE_HIDDEN_PASSES = 10.0
+ELEMENTWISE_FFN_PASSES = 2.5
 """Norms, residuals, rotary, dropout, activation of one layer: passes over T x h and T x f, compiled (cost model A4)."""
-EAGER_FACTOR = 1.8
+EAGER_FACTOR = 1.45
 """Without torch.compile or fused kernels every operation reads and writes its operands (torchtitan: compile +16 %)."""
-ELEMENTWISE_BACKWARD = 1.8
+ELEMENTWISE_BACKWARD = 1.55
 PADDED_VOCABULARY = 128
 """Megatron pads the vocabulary to a multiple of this times the tensor-parallel degree."""
-CROSS_ENTROPY_BYTES_PER_LOGIT = 22.0
+CROSS_ENTROPY_BYTES_PER_LOGIT = 18.0
 """bf16 logits, their fp32 copy, log-softmax, gradient: read and written (counted from eager PyTorch)."""
 AUTOCAST_FORWARD_BYTES, AUTOCAST_BACKWARD_BYTES = 6.0, 14.0
 """Per parameter and micro-batch: read fp32, write 16 bit; write a 16-bit gradient, cast it, add it to an fp32 one."""
 
 # --- kernel launches -----------------------------------------------------------------------------------------------
-KERNEL_LAUNCH_SECONDS = 7e-6
-"""Host time per kernel from eager PyTorch (5 to 10 us)."""
+KERNEL_LAUNCH_SECONDS = 1.1e-5
+"""Host time per kernel from eager PyTorch (5 to 12 us; fit)."""
 CPU_OPERATION_SECONDS = 15e-6
 """Dispatch, and waking the threads of one operation, on a CPU."""
+
+# --- processors (timed with PyTorch 2.13, processor time) -----------------------------------
+CPU_SUSTAINED_SHARE = 0.97
+CPU_ATTENTION_SHARE = 0.42
+"""scaled_dot_product_attention against fp32 products; 16-bit inputs are no faster."""
+CPU_ELEMENTWISE_FLOPS = {"fp32": 55.0, "half": 80.0}
+"""Time of an element and pass of the compiled count, in FLOPs of an fp32 product: exponentials, casts and fresh pages
+cost the core more than the traffic."""
+CPU_LOGIT_FLOPS, CPU_LARGE_LOGIT_FLOPS = 290.0, 1100.0
+CPU_LARGE_LOGITS_BYTES = 32 * 2**20
+"""The same per logit, forward and backward. Tensors above glibc's mmap threshold get new pages every time, which costs
+several times the arithmetic."""
+CPU_OPTIMIZER_FACTOR = 1.2
 EAGER_KERNELS_PER_LAYER, COMPILED_KERNELS_PER_LAYER = 30.0, 13.0
-MEGATRON_KERNELS_PER_LAYER = 30.0
+MEGATRON_KERNELS_PER_LAYER = 50.0
 """Megatron fuses the element-wise kernels but launches the rest from Python."""
-TENSOR_PARALLEL_KERNELS = 12.0
+TENSOR_PARALLEL_KERNELS = 8.0
 """More per layer and pass: collectives and the copies around them."""
-CHECKPOINT_HOST_SECONDS, MEGATRON_CHECKPOINT_HOST_SECONDS = 3e-4, 9e-4
+CHECKPOINT_HOST_SECONDS, MEGATRON_CHECKPOINT_HOST_SECONDS = 3e-4, 1e-3
 """Saving and restoring random states, detaching and running a layer again: host time per recomputed layer (fit)."""
 BACKWARD_KERNELS = 1.7
 KERNELS_OUTSIDE_LAYERS = 40.0
@@ -126,11 +139,11 @@ OVERLAP_COST: dict[str, float] = {
 }
 """Share of hidden communication that still shows: kernels that share the device's units and memory; with gloo the
 same cores compute and send (fit)."""
-TENSOR_PARALLEL_EXPOSED, TENSOR_PARALLEL_OVERLAPPED = 0.95, 0.40
+TENSOR_PARALLEL_EXPOSED, TENSOR_PARALLEL_OVERLAPPED = 1.0, 0.20
 """Share of tensor-parallel transfers that shows: plain Megatron, and recipes that run them beside the products
 (Transformer Engine's user buffers in NeMo, asynchronous tensor parallelism in torchtitan)."""
 CONTEXT_PARALLEL_EXPOSED = 0.30
-PIPELINE_SEND_EXPOSED = 0.5
+PIPELINE_SEND_EXPOSED = 0.45
 OVERLAP_BUCKET_BYTES = 25 * 2**20
 """DDP's default bucket: the last one cannot hide."""
 
@@ -141,8 +154,8 @@ SPAN_CATALOG = 0.35
 SPAN_ASSUMED = 0.80
 
 # --- methods -------------------------------------------------------------------------------------------------------
-UNPACK_BYTES = 10.0
-"""QLoRA, per frozen weight and pass: read 4 bits and scales, write 16 bits, at about half of the bandwidth (fit)."""
+UNPACK_BYTES = 6.0
+"""QLoRA, per frozen weight and pass: read 4 bits and scales, write 16 bits, read them again (fit)."""
 SELECTIVE_MATMUL_SHARE = 0.4
 """Selective checkpointing outside Megatron saves every second product and attention (torchtitan)."""
 MODULE_SHARE = 0.5

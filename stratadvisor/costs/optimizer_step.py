@@ -92,6 +92,8 @@ def _host_bandwidth(node_class: NodeClass, assumptions: list[str]) -> float:
 def _device_update(shape: ModelShape, layout: Layout, node_class: NodeClass, held: float) -> float:
     rates = device_rates(node_class.device, layout.precision)
     seconds = held * fitted.OPTIMIZER_BYTES[layout.optimizer] / rates.memory_bytes_per_second
+    if rates.cpu:
+        seconds *= fitted.CPU_OPTIMIZER_FACTOR
     if layout.optimizer == "muon":
         width = max(1, shape.hidden_size)
         flops = held * fitted.MUON_FLOPS_PER_PARAMETER_PER_WIDTH * width

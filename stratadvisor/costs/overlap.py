@@ -17,7 +17,7 @@ _ENGINE_KEY: dict[Engine, str] = {
 
 
 def overlaps_model_parallel(layout: Layout) -> bool:
-    """Whether it is a recipe of today's kind: fused attention and compiled or fused layers, transfers run beside them."""
+    """Whether it is a recipe of today's kind: fused attention and layers, transfers beside the products."""
     return layout.flash_attention and layout.compiled
 
 

@@ -32,6 +32,8 @@ class Rates:
     cpu: bool
     by_edge: tuple[tuple[float, float], ...] = ()
     """(log edge, rate) of measured square products, rising; a CPU's or a GPU's."""
+    core_flops_per_second: float = 0.0
+    """fp32 products of a CPU: what its other work is compared with."""
     basis: str = "catalog"
     """measured, catalog or assumed: what the product rate rests on."""
     assumptions: tuple[str, ...] = ()
@@ -79,7 +81,7 @@ def _device_rates(device: Device, precision: MixedPrecision) -> Rates:
     if device.origins.get("memory_bandwidth_bytes_per_second") != "measured":
         bandwidth *= fitted.MEMORY_BANDWIDTH_SHARE
     table = device.matmul_by_size.get(number_format) or (device.matmul_by_size.get("fp32") if cpu else None) or {}
-    by_edge = tuple((math.log(edge), rate) for edge, rate in sorted(table.items()) if edge > 0 and rate > 0)
+    by_edge = _rising(table)
     return Rates(
         peak_flops_per_second=peak,
         efficiency=efficiency,
@@ -88,14 +90,32 @@ def _device_rates(device: Device, precision: MixedPrecision) -> Rates:
         element_bytes=element,
         cpu=cpu,
         by_edge=by_edge if cpu else (),
+        core_flops_per_second=_core_speed(device, peak) if cpu else 0.0,
         basis=basis,
         assumptions=tuple(assumptions),
     )
 
 
+def _rising(table: dict[int, float]) -> tuple[tuple[float, float], ...]:
+    """Return (log edge, best rate up to that edge): a larger product is slower only when something disturbed it."""
+    best = 0.0
+    points = []
+    for edge, rate in sorted(table.items()):
+        best = max(best, rate)
+        if edge > 0 and best > 0:
+            points.append((math.log(edge), best))
+    return tuple(points)
+
+
+def _core_speed(device: Device, peak: float) -> float:
+    """Return the best fp32 rate known."""
+    known = device.measured_flops_per_second.get("fp32")
+    return peak if known is None else max(known, *device.matmul_by_size.get("fp32", {}).values())
+
+
 def _cpu_peak(device: Device, measured: float | None, assumptions: list[str]) -> tuple[float, float, str]:
     if measured is not None:
-        return measured, fitted.SUSTAINED_SHARE, "measured"
+        return measured, fitted.CPU_SUSTAINED_SHARE, "measured"
     assumptions.append(f"the speed of {device.name} was not measured; {ASSUMED_CPU_FLOPS / 1e9:.0f} GFLOP/s is assumed")
     return ASSUMED_CPU_FLOPS, 1.0, "assumed"
 
@@ -144,7 +164,7 @@ def product_seconds(rates: Rates, rows: float, out_width: float, in_width: float
     if rates.by_edge:
         smallest = min(rows, out_width, in_width)
         edge = math.log(max(1.0, min((rows * out_width * in_width) ** (1 / 3), 4.0 * smallest)))
-        rate = _interpolate(rates.by_edge, edge) * fitted.SUSTAINED_SHARE
+        rate = _interpolate(rates.by_edge, edge) * fitted.CPU_SUSTAINED_SHARE
     else:
         full = fitted.FULL_EDGE
         shape = 1.0
