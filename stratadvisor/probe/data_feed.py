@@ -78,8 +78,9 @@ def measure(threads: int, usable_cores: float, budget_seconds: float = 2.5, quic
         num_tokens = _TOKENS_IN_FILE // (16 if quick else 1)
         file.write_bytes(os.urandom(2 * num_tokens))
         items = TokenItems(file, num_tokens)
-        wall, cpu = _item_seconds(items, share)
-        rates = {workers: _items_per_second(items, workers, share) for workers in counts}
+    # The file is gone already, its mapping lives on here and in forked workers: nothing is left if we are ended.
+    wall, cpu = _item_seconds(items, share)
+    rates = {workers: _items_per_second(items, workers, share) for workers in counts}
     return FeedRates(
         item_seconds=wall,
         item_cpu_seconds=min(cpu, wall),

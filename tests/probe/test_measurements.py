@@ -100,12 +100,14 @@ def test_variation_is_that_of_the_timings() -> None:
 
 
 @pytest.mark.process
-def test_the_loader_is_timed_with_and_without_workers() -> None:
+def test_the_loader_is_timed_with_and_without_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     rates = data_feed.measure(1, 1.0, budget_seconds=0.3, quick=True)
     assert set(rates.items_per_second_by_workers) == {0, 1}
     assert all(rate > 0 for rate in rates.items_per_second_by_workers.values())
     assert 0 < rates.item_cpu_seconds <= rates.item_seconds
     assert rates.item_bytes == 8 * (data_feed.SEQUENCE_LENGTH + 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_workers_tried_follow_the_cores() -> None:
