@@ -5,27 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stratadvisor.costs.buffers import ZERO3_LIVE_LAYERS, zero_bucket_elements
+from stratadvisor.costs.parameters import count_parameters
 from stratadvisor.schema.plan import Interval, NodeGroup, Plan
+from stratadvisor.schema.workload import ModelShape
 from stratadvisor.units import format_bytes, format_count, format_seconds
 
-SMALLEST_BUCKET, LARGEST_BUCKET = 1_000_000, 200_000_000
-_BUCKETS_PER_MODEL = 20
+DEEPSPEED_LIVE_PARAMETERS = 1_000_000_000
+"""DeepSpeed's own stage3_max_live_parameters and stage3_max_reuse_distance."""
 
 
-def bucket_elements(num_parameters: int) -> int:
-    """Return the elements of one gradient bucket of ZeRO: a twentieth of the model, between 1e6 and 2e8.
+def bucket_elements(model: ModelShape) -> int:
+    """Return the elements of one gradient bucket of ZeRO, the number that the memory estimate counts with.
 
-    DeepSpeed's own 5e8 costs 1 GB per 16-bit buffer whatever the model; a twentieth leaves enough buckets to overlap
-    and stays below a few percent of the model states.
+    DeepSpeed's own 5e8 costs 1 GB per 16-bit buffer whatever the model; a twentieth of the model leaves enough buckets
+    to overlap and stays below a few percent of the model states.
     """
-    return min(LARGEST_BUCKET, max(SMALLEST_BUCKET, num_parameters // _BUCKETS_PER_MODEL))
+    return int(zero_bucket_elements(model.num_parameters))
 
 
-def live_parameters(plan: Plan) -> int:
-    """Return how many gathered parameters ZeRO stage 3 may keep: four layers' worth, at most DeepSpeed's own 1e9."""
-    model = plan.workload.model
-    per_layer = model.num_parameters // max(1, model.num_layers)
-    return min(1_000_000_000, max(bucket_elements(model.num_parameters), 4 * per_layer))
+def live_parameters(model: ModelShape) -> int:
+    """Return how many gathered parameters ZeRO stage 3 may keep: some layers' worth or the largest matrix."""
+    counts = count_parameters(model)
+    wanted = max(bucket_elements(model), ZERO3_LIVE_LAYERS * counts.per_layer, counts.largest_matrix)
+    return min(DEEPSPEED_LIVE_PARAMETERS, int(wanted))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ def _group(group: NodeGroup) -> GroupFigures:
 def figures(plan: Plan) -> Figures:
     """Return the plan's predictions as texts, and the sizes of its buffers."""
     predicted, model = plan.predicted, plan.workload.model
-    bucket = bucket_elements(model.num_parameters)
+    bucket = bucket_elements(model)
     return Figures(
         model=f"{model.name} ({format_count(model.num_parameters)} parameters)",
         step=_span(predicted.step_seconds, format_seconds),
@@ -106,5 +109,5 @@ def figures(plan: Plan) -> Figures:
         bucket_elements=bucket,
         prefetch_elements=min(50_000_000, bucket),
         persistence_elements=min(100_000, 10 * model.hidden_size) if model.hidden_size else 100_000,
-        live_parameters=live_parameters(plan),
+        live_parameters=live_parameters(model),
     )
