@@ -17,9 +17,9 @@ from stratadvisor.units import format_rate
 
 LARGEST_SCALE = 512.0
 """Rates are tried from 1/512 to 512 times the present one."""
-STEP = 8.0
-REFINEMENTS = 7
-"""Bisections between two steps: the threshold is then within 8 ** (1 / 2 ** 7), about 2 %."""
+STEP = 2.0
+REFINEMENTS = 5
+"""Bisections between two steps: the threshold is then within 2 ** (1 / 2 ** 5), about 2 %."""
 TRIED_PER_GROUP = 8
 ANCHORS = (1 / 64, 1 / 3, 1.0, 3.0, 64.0)
 
