@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from stratadvisor.costs import constants as fitted
 from stratadvisor.costs.collectives import Group, all_reduce_seconds, inter_node_bandwidth, intra_node_bandwidth
 from stratadvisor.costs.compute import ComputeTime, head_seconds, micro_batch_seconds
 from stratadvisor.costs.data_parallel import Traffic, exposed_data_parallel_seconds, total_seconds, traffic
@@ -102,6 +103,7 @@ def estimate_step(
     assumptions.update(dict.fromkeys(assumed_network))
     likely = chosen.total
     width = relative_width(chosen.basis, chosen.exposed / likely, assumed=bool(assumed_network), cluster=used)
+    width += fitted.SPAN_PER_VARIATION * max(w.node_class.speed_variation or 0.0 for w in work)
     sequences = _sequences(layout, work)
     return TimeEstimate(
         terms_seconds=chosen.terms,
