@@ -110,7 +110,7 @@ def _rising(table: dict[int, float]) -> tuple[tuple[float, float], ...]:
 def _core_speed(device: Device, peak: float) -> float:
     """Return the best fp32 rate known."""
     known = device.measured_flops_per_second.get("fp32")
-    return peak if known is None else max(known, *device.matmul_by_size.get("fp32", {}).values())
+    return peak if known is None else max([known, *device.matmul_by_size.get("fp32", {}).values()])
 
 
 def _cpu_peak(device: Device, measured: float | None, assumptions: list[str]) -> tuple[float, float, str]:
