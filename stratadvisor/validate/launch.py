@@ -172,6 +172,7 @@ def _end(process: subprocess.Popen[bytes], *, abort_first: bool) -> None:
     for member in members[1:]:
         with contextlib.suppress(psutil.Error):
             member.kill()
+    psutil.wait_procs(members[1:], timeout=GRACE_SECONDS)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(GRACE_SECONDS)
 
