@@ -36,6 +36,8 @@ Progress = Callable[[str, float | None], None]
 SOURCE_NAME = ".cluster-source"
 """Beside a bundle: which profile the plan came from, so that a calibration reaches it. Not part of the plan."""
 COMPARE_FOLDER, PROXY_FOLDER = "compare", "proxy"
+RESULT_NAME = "result.json"
+"""Beside the metrics of the last run-config: its whole outcome, for ``report``."""
 MAX_CALIBRATIONS = 200
 
 
@@ -57,10 +59,32 @@ def probe_node(
     time_limit_seconds: float = 60.0,
     progress: Progress | None = None,
 ) -> ClusterProfile:
-    """Return the profile of this machine."""
+    """Return the profile of this machine alone."""
     from stratadvisor.probe import run
 
     return run.probe_node(
+        only=only,
+        skip=skip,
+        quick=quick,
+        storage_path=storage_path,
+        time_limit_seconds=time_limit_seconds,
+        progress=progress,
+    )
+
+
+def probe_job(
+    *,
+    only: tuple[str, ...] = (),
+    skip: tuple[str, ...] = (),
+    quick: bool = False,
+    storage_path: Path | None = None,
+    time_limit_seconds: float = 60.0,
+    progress: Progress | None = None,
+) -> ClusterProfile | None:
+    """Return the profile of all nodes under torchrun or srun, of this machine otherwise; None on all other ranks."""
+    from stratadvisor.probe import job
+
+    return job.probe_job(
         only=only,
         skip=skip,
         quick=quick,
@@ -77,8 +101,8 @@ def merge_profiles(paths: tuple[Path, ...]) -> ClusterProfile:
     return merge.merge_profiles([store.read_profile(path) for path in paths])
 
 
-def write_profile(path: Path, profile: ClusterProfile) -> None:
-    """Write a profile, keeping the calibrations of the file it replaces while the devices are the same."""
+def write_profile(path: Path, profile: ClusterProfile) -> ClusterProfile:
+    """Write a profile and return what was written, keeping the calibrations of the file it replaces while the devices are the same."""
     if path.is_file() and not profile.calibrations:
         try:
             earlier = store.read_profile(path)
@@ -89,6 +113,7 @@ def write_profile(path: Path, profile: ClusterProfile) -> None:
     if not path.parent.is_dir():
         raise StratadvisorError(f"{path.parent} is not a directory", hint="create it first, or name another --output")
     store.write_document(path, profile)
+    return profile
 
 
 def _device_names(profile: ClusterProfile) -> list[tuple[str, ...]]:
@@ -383,7 +408,10 @@ def run_config(
     calibrated: tuple[str, ...] = ()
     if first.outcome == "completed":
         calibrated = _keep_calibrations(directory, opened.plan, opened.profile, results, cluster)
-    return RunConfigOutcome(results=tuple(results), calibrated_profiles=calibrated, notes=tuple(notes))
+    outcome = RunConfigOutcome(results=tuple(results), calibrated_profiles=calibrated, notes=tuple(notes))
+    (directory / run.RUN_FOLDER).mkdir(exist_ok=True)
+    store.write_document(directory / run.RUN_FOLDER / RESULT_NAME, outcome)
+    return outcome
 
 
 def _run_proxy(

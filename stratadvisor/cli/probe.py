@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from stratadvisor.schema.profile import ClusterProfile
 
 HELP = "Measure this machine and write a cluster profile (JSON)."
 EXAMPLE = "Example: stratadvisor probe --output cluster.json"
@@ -30,9 +33,9 @@ def probe(
     from stratadvisor.cli.console import note, progress_line
 
     if merge:
-        profile = pipeline.merge_profiles(tuple(merge))
+        found: ClusterProfile | None = pipeline.merge_profiles(tuple(merge))
     else:
-        profile = pipeline.probe_node(
+        found = pipeline.probe_job(
             only=tuple(only or ()),
             skip=tuple(skip or ()),
             quick=quick,
@@ -40,7 +43,9 @@ def probe(
             time_limit_seconds=time_limit,
             progress=progress_line(),
         )
-    pipeline.write_profile(output, profile)
+    if found is None:  # another rank of this job writes the profile
+        return
+    profile = pipeline.write_profile(output, found)
     if json_output:
         from stratadvisor.store import dump
 

@@ -245,6 +245,9 @@ def _node_class(
     network, origins["network_bytes_per_second"] = _tightest([_network(n.profile) for n in group])
     cores, origins["cpu_cores"] = _tightest([n.profile.cpu.usable_cores for n in group])
     host, origins["host_memory_bytes"] = _tightest([_host_memory(n.profile) for n in group])
+    bandwidth, origins["host_memory_bandwidth_bytes_per_second"] = _tightest(
+        [n.profile.host_memory.bandwidth_bytes_per_second for n in group]
+    )
     shm, origins["shared_memory_bytes"] = _tightest([n.profile.host_memory.shared_memory_free_bytes for n in group])
     variation, origins["speed_variation"] = _middle([n.profile.speed_variation for n in group])
     reads = [s.read_bytes_per_second for n in group for s in n.profile.storage]
@@ -260,6 +263,7 @@ def _node_class(
         network_bytes_per_second=network,
         cpu_cores=cores,
         host_memory_bytes=host,
+        host_memory_bandwidth_bytes_per_second=bandwidth,
         shared_memory_bytes=shm,
         nvlink=nvlink,
         speed_variation=variation,
