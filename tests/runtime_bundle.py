@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +54,13 @@ def configuration(**changes: Any) -> dict[str, Any]:
     return config | changes
 
 
+def make_config(directory: Path, **changes: Any) -> Path:
+    """A bundle without program and runtime, for the runtime of this package."""
+    directory.mkdir(parents=True)
+    (directory / "train_config.json").write_text(json.dumps(configuration(**changes)))
+    return directory
+
+
 def make_bundle(directory: Path, **changes: Any) -> Path:
     config = configuration(**changes)
     source = Path(stratadvisor.runtime.__file__).parent
@@ -73,21 +79,24 @@ def environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("STRATADVISOR_", "MASTER_", "PYTEST_"))}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PYTHONPATH"):
         kept.pop(name, None)
-    extensions = Path(tempfile.gettempdir()) / f"stratadvisor-test-extensions-{os.getuid()}"
-    return kept | {"OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(extensions), "DS_ACCELERATOR": "cpu"}
+    return kept | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 
 
-def command(bundle: Path, ranks: int, *arguments: str) -> list[str]:
-    if ranks == 1:
-        return [sys.executable, str(bundle / "train.py"), *arguments]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return [*launcher, str(bundle / "train.py"), *arguments]
+LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
-def train(bundle: Path, ranks: int, *arguments: str, code: int = 0) -> str:
+def command(bundle: Path, *arguments: str) -> list[str]:
+    return [*LAUNCHER, str(bundle / "train.py"), *arguments]
+
+
+def train(bundle: Path, *arguments: str, code: int = 0) -> str:
     """Run to the end; return everything it printed."""
+    return finish(command(bundle, *arguments), code)
+
+
+def finish(arguments: list[str], code: int = 0) -> str:
     done = subprocess.run(
-        command(bundle, ranks, *arguments),
+        arguments,
         env=environment(),
         capture_output=True,
         text=True,

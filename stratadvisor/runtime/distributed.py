@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from .config import ConfigError, TrainConfig, TrainingError
 
+_SESSIONS = itertools.count()
+"""Each session of a process has keys of its own in the launcher's store."""
 DEFAULT_TIMEOUT_SECONDS = 1800
 """A rank that waits longer than this for another gives up; saving a large checkpoint must fit into it."""
 
@@ -128,16 +131,16 @@ def _start_groups(config: TrainConfig, device: torch.device, rank: int, world_si
             store, rank, world_size = next(iter(rendezvous("env://", rank, world_size, timeout=timeout)))
         else:
             store = HashStore()
-        groups = PrefixStore("groups", store)
+        own_keys = PrefixStore(f"session-{next(_SESSIONS)}", store)
         dist.init_process_group(
             backend,
-            store=groups,
+            store=PrefixStore("groups", own_keys),
             rank=rank,
             world_size=world_size,
             timeout=timeout,
             device_id=None if backend == "gloo" else device,
         )
-        return dist.new_group(backend="gloo", timeout=timeout), PrefixStore("signals", store)
+        return dist.new_group(backend="gloo", timeout=timeout), PrefixStore("signals", own_keys)
     except (RuntimeError, ValueError) as problem:
         reason = str(problem).splitlines()[0]
         raise TrainingError(f"rank {rank} of {world_size} cannot join the others: {reason}") from problem
