@@ -6,7 +6,13 @@ import math
 from dataclasses import dataclass, replace
 
 from stratadvisor.costs import constants as fitted
-from stratadvisor.costs.collectives import Group, all_reduce_seconds, inter_node_bandwidth, intra_node_bandwidth
+from stratadvisor.costs.collectives import (
+    Group,
+    all_reduce_seconds,
+    broadcast_seconds,
+    inter_node_bandwidth,
+    intra_node_bandwidth,
+)
 from stratadvisor.costs.compute import ComputeTime, head_seconds, micro_batch_seconds
 from stratadvisor.costs.data_parallel import Traffic, exposed_data_parallel_seconds, total_seconds, traffic
 from stratadvisor.costs.flops import model_flops_per_sequence
@@ -93,11 +99,11 @@ def estimate_step(
         times = [_class_time(shape, layout, used, w, placement, Traffic(), strategy) for w in work]
         chosen = _asynchronous(shape, layout, used, work, times)
     else:
-        moved = Traffic() if single_device else _moved(shape, layout, used, placement, compression, strategy)
+        moved = Traffic() if single_device else _moved(shape, layout, used, placement, compression)
         times = [_class_time(shape, layout, used, w, placement, moved, strategy) for w in work]
         chosen = max(times, key=lambda t: t.total)
         if layout.engine == "local":
-            _add_exchange(chosen, shape, layout, used, placement)
+            _add_exchange(chosen, shape, layout, used, placement, compression)
     assumptions = dict.fromkeys(chosen.assumptions)
     assumed_network = _network_assumptions(used, placement, single_device)
     assumptions.update(dict.fromkeys(assumed_network))
@@ -122,9 +128,7 @@ def _sequences(layout: Layout, work: tuple[ClassWork, ...]) -> float:
     return total * layout.world_size / devices / layout.model_parallel_degree
 
 
-def _moved(
-    shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement, compression: str, strategy: str
-) -> Traffic:
+def _moved(shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement, compression: str) -> Traffic:
     if layout.engine != "local":
         return traffic(shape, layout, cluster, placement, compression)
     if layout.data_parallel_shard_degree == 1:
@@ -132,7 +136,6 @@ def _moved(
     if layout.sharding == "none":  # exact averaging inside each group every step
         return traffic(shape, layout, cluster, replace(placement, data=placement.shard), compression)
     alone = replace(placement, replicate=Group(num_nodes=1, ranks_per_node=1))
-    del strategy
     return traffic(shape, layout, cluster, alone, compression)
 
 
@@ -226,12 +229,22 @@ def _data_wait(node_class: NodeClass, work: ClassWork, step: float) -> float:
     return max(0.0, node_class.data_item_seconds * work.batch_per_device / workers - step)
 
 
-def _add_exchange(time: _ClassTime, shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement) -> None:
-    """Add the averaging of fp32 weights among replicas, spread over the steps between two exchanges."""
-    message = 4.0 * trainable_parameters(shape, layout) / layout.data_parallel_shard_degree
-    if layout.sharding == "none":  # one rank of each group speaks for it, or all for the same part: the bytes are equal
-        message = 4.0 * trainable_parameters(shape, layout) / max(1, placement.replicate.groups_per_node)
-    exchange = all_reduce_seconds(message, placement.replicate, cluster) / layout.sync_interval_steps
+def _add_exchange(
+    time: _ClassTime, shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement, compression: str
+) -> None:
+    """Add the averaging of weights among replicas, spread over the steps between two exchanges.
+
+    A replica of several ranks that each hold all weights sends them once, by its leader, who hands the mean round;
+    ranks of a sharded replica each exchange their part.
+    """
+    message = (2.0 if compression in ("bf16", "fp16") else 4.0) * trainable_parameters(shape, layout)
+    replicas, inside = placement.replicate, 0.0
+    if layout.sharding != "none":
+        message /= layout.data_parallel_shard_degree
+    elif layout.data_parallel_shard_degree > 1:
+        replicas = replace(replicas, groups_per_node=1)
+        inside = broadcast_seconds(4.0 * trainable_parameters(shape, layout), placement.shard, cluster)
+    exchange = (all_reduce_seconds(message, replicas, cluster) + inside) / layout.sync_interval_steps
     time.terms["exposed_communication"] += exchange
     time.communication += exchange
     time.exposed += exchange

@@ -252,3 +252,15 @@ def test_part_of_the_last_micro_batch_counts_as_part() -> None:
 def test_the_same_question_has_the_same_answer() -> None:
     at = cluster(TWO_NODES)
     assert step(fsdp(16), at, TWO_NODES) == step(fsdp(16), at, TWO_NODES)
+
+
+def test_a_node_of_replicas_sends_its_weights_once_and_hands_the_mean_round() -> None:
+    at = cluster(TWO_NODES, inter_node_bytes_per_second=1e9)
+    layout = Layout(
+        engine="local", data_parallel_replicate_degree=2, data_parallel_shard_degree=8, sync_interval_steps=1000
+    )
+    inner = step(ddp(8), cluster(nodes(A100, 1, 8)), nodes(A100, 1, 8)).communication_seconds
+    exchange = (step(layout, at, TWO_NODES).communication_seconds - inner) * 1000
+    weights = 4 * LLAMA_7B.num_parameters
+    # leaders: a ring of 2 over 1 GB/s; then 200 GB/s inside the node
+    assert exchange == pytest.approx(weights / 1e9 + weights / 200e9, rel=0.02)
