@@ -102,7 +102,7 @@ def merge_profiles(paths: tuple[Path, ...]) -> ClusterProfile:
 
 
 def write_profile(path: Path, profile: ClusterProfile) -> ClusterProfile:
-    """Write a profile and return what was written, keeping the calibrations of the file it replaces while the devices are the same."""
+    """Write a profile and return it; calibrations of the file it replaces stay while the devices are the same."""
     if path.is_file() and not profile.calibrations:
         try:
             earlier = store.read_profile(path)
