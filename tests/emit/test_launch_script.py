@@ -131,7 +131,7 @@ def test_an_empty_variable_of_the_user_counts_as_set(make):
 def test_gloo_on_one_node_uses_the_loopback_interface_unless_told(make):
     if not Path("/sys/class/net/lo").exists():
         pytest.skip("this machine has no loopback interface of that name")
-    script = make(make_plan("ddp", "torchrun"))
+    script = make(make_plan("ddp", "torchrun", device_kind="cuda", precision="bf16"))
     assert script.told()[1]["GLOO_SOCKET_IFNAME"] == "lo"
     assert script.told(GLOO_SOCKET_IFNAME="eth7")[1]["GLOO_SOCKET_IFNAME"] == "eth7"
 

@@ -43,7 +43,7 @@ export PYTHONUNBUFFERED=1
 
 # Decided by the plan; a variable that is set already wins.
 if ((nodes == 1)) && [[ -e /sys/class/net/lo ]]; then
-    set_default GLOO_SOCKET_IFNAME lo # one node: needs no host name that resolves
+    set_default GLOO_SOCKET_IFNAME lo # one node needs no host name that resolves; beside NCCL gloo carries host values
 fi
 if [[ ! -v OMP_NUM_THREADS ]]; then # torchrun would set 1
     cores="$(nproc)"

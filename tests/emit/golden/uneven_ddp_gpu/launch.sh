@@ -111,6 +111,9 @@ export PYTHONUNBUFFERED=1
 set_default NCCL_DEBUG WARN
 set_default NCCL_SOCKET_IFNAME =eth0
 set_default CUDA_DEVICE_ORDER PCI_BUS_ID # the order in which the devices were measured
+if ((nodes == 1)) && [[ -e /sys/class/net/lo ]]; then
+    set_default GLOO_SOCKET_IFNAME lo # one node needs no host name that resolves; beside NCCL gloo carries host values
+fi
 if [[ ! -v OMP_NUM_THREADS ]]; then # torchrun would set 1
     cores="$(nproc)"
     quota=max period=100000
