@@ -42,10 +42,12 @@ def memory_flip(
         return replace(part, classes=(replace(part.classes[0], device=roomy),))
 
     most = with_memory(MOST_MEMORY * available)
-    simpler = [c for name in SIMPLER[level] for c in STRATEGIES[name].candidates(most, workload) if keeps(c)]
+    # the choice's own strategy gains from more memory as well
+    names = dict.fromkeys((*SIMPLER[level], chosen.strategy))
+    tried = [c for name in names for c in STRATEGIES[name].candidates(most, workload) if keeps(c)]
 
     def winner(memory: float) -> Candidate:
-        fitting = [c for c in simpler if c.feasible and c.memory.peak_bytes.high <= memory]
+        fitting = [c for c in tried if c.feasible and c.memory.peak_bytes.high <= memory]
         return ranking.best([*fitting, chosen], with_memory(memory), workload.objective) or chosen
 
     low, high = available, MOST_MEMORY * available

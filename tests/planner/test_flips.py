@@ -27,23 +27,26 @@ def rate_flips(plan: Plan) -> list[tuple[str, float, str]]:
 
 
 def nearly_chosen(plan: Plan, strategy: str) -> bool:
-    """Whether a strategy is the choice, or as near as a simpler one may come: a tenth, and a tie of 2 %."""
+    """Whether a strategy is the choice, or as near as a simpler one may come: a tenth, and what flips leave untried."""
     if plan.strategy == strategy:
         return True
     ratios = [a.relative_to_choice for a in plan.alternatives if a.strategy == strategy]
-    return any(r is not None and 0.88 <= r <= 1.12 for r in ratios)
+    return any(r is not None and 0.8 <= r <= 1.2 for r in ratios)
 
 
 def test_beyond_the_threshold_the_named_strategy_is_chosen_and_short_of_it_not() -> None:
-    here = 400e9
-    plan = plan_for(two_sites(here), Workload(model=MODEL))
-    flips = rate_flips(plan)
-    assert flips
-    for sign, threshold, then in flips:
-        beyond, short = (0.8, 1.25) if sign == "<=" else (1.25, 0.8)
-        assert (threshold < here) == (sign == "<=")
-        assert nearly_chosen(plan_for(two_sites(threshold * beyond), Workload(model=MODEL)), then)
-        assert nearly_chosen(plan_for(two_sites(threshold * short), Workload(model=MODEL)), plan.strategy)
+    here, found = 400e9, 0
+    for size in (350e6, 1e9, 2e9):
+        workload = Workload(model=shape_for_size(size))
+        plan = plan_for(two_sites(here), workload)
+        for sign, threshold, then in rate_flips(plan):
+            found += 1
+            beyond, short = (0.8, 1.25) if sign == "<=" else (1.25, 0.8)
+            assert (threshold < here) == (sign == "<=")
+            assert then != plan.strategy
+            assert nearly_chosen(plan_for(two_sites(threshold * beyond), workload), then)
+            assert nearly_chosen(plan_for(two_sites(threshold * short), workload), plan.strategy)
+    assert found
 
 
 def test_a_slow_enough_network_makes_local_steps_or_one_node_win_over_exact_averaging() -> None:
@@ -55,14 +58,17 @@ def test_a_slow_enough_network_makes_local_steps_or_one_node_win_over_exact_aver
 
 
 def test_memory_that_would_let_a_replica_fit_is_named() -> None:
-    plan = plan_for(cluster(nodes(gpu("A100-80GB"))), Workload(model=shape_for_size(7e9)), family="synchronous")
+    # over PCIe a replica, which exchanges once in a step, beats parameters gathered in every micro-batch
+    workload = Workload(model=shape_for_size(7e9))
+    plan = plan_for(cluster(nodes(gpu("A100-80GB"), intra=1.5e10)), workload, family="synchronous")
     flip = next(f for f in plan.flips if f.fact == "memory of A100-80GB")
     needed = parse_quantity(flip.threshold.removeprefix(">= "), "bytes")
     # 16 bytes for each of 6.7e9 parameters, and then activations
     assert needed > 16 * 6.7e9
     device = replace(gpu("A100-80GB"), memory_total_bytes=needed * 1.06)
-    roomy = plan_for(cluster(nodes(device)), Workload(model=shape_for_size(7e9)), family="synchronous")
-    assert roomy.memory.sharding == "none"
+    roomy = plan_for(cluster(nodes(device, intra=1.5e10)), workload, family="synchronous")
+    assert nearly_chosen(roomy, flip.then)
+    assert flip.then in ("single", "ddp")
 
 
 def test_one_device_has_no_rate_to_flip() -> None:
