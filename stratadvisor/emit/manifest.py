@@ -31,6 +31,27 @@ _TARGET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _RESERVED = (PLAN_NAME, CLUSTER_NAME, LOCK_NAME)
 
 
+MAX_MEMBER_BYTES = 1024 * 1024
+"""Of one file of an overlay; the longest template shipped has a hundredth of it."""
+
+
+def read_member(root: Traversable, file: Traversable) -> str:
+    """Return the text of a file of a template folder.
+
+    Raises:
+        EmitError: it is too large, or a symbolic link leads out of the folder: what lies elsewhere on this machine
+            must not end in a bundle that is handed on.
+        UnicodeDecodeError: it is not UTF-8.
+
+    """
+    if isinstance(root, Path) and isinstance(file, Path):
+        if not file.resolve().is_relative_to(root.resolve()):
+            raise EmitError(f"{file} is a symbolic link that leads out of {root}", hint="copy the file into the folder")
+        if file.stat().st_size > MAX_MEMBER_BYTES:
+            raise EmitError(f"{file} is larger than {MAX_MEMBER_BYTES // 1024} KiB")
+    return file.read_text(encoding="utf-8")
+
+
 def check_relative(path: str) -> str:
     """Return ``path`` when it names a file inside a folder; raise ValueError when it could lead out of it."""
     pure = PurePosixPath(path)
@@ -126,7 +147,7 @@ def load_manifest(target: str, overlays: tuple[Path, ...] = ()) -> EmitterManife
             continue
         place = Path(str(file))
         try:
-            data = tomllib.loads(file.read_text(encoding="utf-8"))
+            data = tomllib.loads(read_member(root, file))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError, RecursionError) as problem:
             raise EmitError(f"{place} is not usable TOML: {problem}") from None
         return validate(EmitterManifest, data, place, EmitError)

@@ -13,10 +13,10 @@ from types import TracebackType
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PrefixLoader, StrictUndefined, TemplateNotFound
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
-from jinja2.sandbox import SandboxedEnvironment
 from pydantic import BaseModel
 
-from stratadvisor.emit.manifest import check_relative, template_roots
+from stratadvisor.emit.manifest import check_relative, read_member, template_roots
+from stratadvisor.emit.sandbox import TemplateSandbox
 from stratadvisor.errors import EmitError
 from stratadvisor.resources import bundled
 
@@ -83,7 +83,7 @@ class RootLoader(BaseLoader):
             file = file / part
         if not file.is_file():
             raise TemplateNotFound(template)
-        return file.read_text(encoding="utf-8"), str(file), None
+        return read_member(self._root, file), str(file), None
 
 
 def make_environment(overlays: tuple[Path, ...] = ()) -> Environment:
@@ -99,7 +99,7 @@ def _shipped() -> Environment:
 
 def _build(overlays: tuple[Path, ...]) -> Environment:
     roots = [RootLoader(root) for root in template_roots(overlays)]
-    environment = SandboxedEnvironment(
+    environment = TemplateSandbox(
         loader=ChoiceLoader([*roots, PrefixLoader({"bundled": RootLoader(bundled("templates"))})]),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
@@ -138,6 +138,8 @@ def render(environment: Environment, template: str, context: Mapping[str, object
         raise EmitError(
             f"{problem.filename or problem.name or template}, line {problem.lineno}: {problem.message}"
         ) from None
+    except EmitError:
+        raise
     except UnicodeDecodeError as problem:
         raise EmitError(f"the template {template} is not UTF-8 text (byte {problem.start})") from None
     except RecursionError:
