@@ -213,5 +213,7 @@ def create(config: TrainConfig, context: Context, model: nn.Module) -> Engine:
         module = importlib.import_module(f".{module_name}", __package__)
     except ModuleNotFoundError as problem:
         raise ConfigError(f"engine {config.engine} needs {problem.name}, which is not installed or not here") from None
+    except ImportError as problem:
+        raise ConfigError(f"engine {config.engine} needs a newer torch than {torch.__version__}: {problem}") from None
     engine: Engine = getattr(module, class_name)(config, context, model)
     return engine

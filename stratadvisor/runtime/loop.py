@@ -213,6 +213,8 @@ class Loop:
             self.context.announce_stop()
         due = len(self.records) >= self.engine.exchange_interval or self._finished()
         if not due and not self.context.stop_announced():
+            newest = self.records[-1]
+            self.telemetry.alive(newest.step, lambda: float(newest.loss) / max(1, newest.tokens))
             return False
         self.engine.exchange(self.tokens_since_exchange)
         self.tokens_since_exchange = 0

@@ -7,6 +7,7 @@ import math
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,13 @@ class Telemetry:
         if self._stream is not None and now - self._printed >= PRINT_INTERVAL_SECONDS:
             self._printed = now
             print(describe(event), flush=True)
+
+    def alive(self, step: int, loss: Callable[[], float]) -> None:
+        """Print a sign of life between exchanges, ten times rarer than steps are printed; nothing is logged."""
+        now = time.perf_counter()
+        if self._stream is not None and now - self._printed >= 10 * PRINT_INTERVAL_SECONDS:
+            self._printed = now
+            print(f"step {step}  loss of rank 0 {loss():.4f}  (replicas meet later)", flush=True)
 
     def end(self, reason: str) -> None:
         """Write the end event and close the file."""
