@@ -69,7 +69,11 @@ def _percent(fraction: float) -> str:
 
 
 def _energy(joules: float) -> str:
-    return f"{joules / 3.6e6:.3g} kWh"
+    watt_hours = joules / 3600
+    for factor, unit in ((1e9, "GWh"), (1e6, "MWh"), (1e3, "kWh")):
+        if watt_hours >= 0.9995 * factor:
+            return f"{watt_hours / factor:.3g} {unit}"
+    return f"{watt_hours:.3g} Wh"
 
 
 def _number(count: int, noun: str) -> str:

@@ -5,6 +5,7 @@ import pytest
 
 from stratadvisor.costs.parameters import count_parameters
 from stratadvisor.emit.figures import bucket_elements, figures, live_parameters
+from stratadvisor.schema.plan import Interval
 
 
 def sized(parameters: int):
@@ -47,6 +48,17 @@ def test_texts_carry_the_numbers_of_the_plan():
     assert texts.groups[0].memory == "3 GiB (90 % between 2.5 GiB and 4 GiB)"
     assert texts.groups[0].available == "8 GiB (measured)"
     assert texts.groups[0].share == "4 sequences a step in 1 micro-batch of up to 4"
+
+
+@pytest.mark.parametrize(
+    ("joules", "text"),
+    [(1800.0, "0.5 Wh"), (3.6e6, "1 kWh"), (3.6e6 * 999.4, "999 kWh"), (3.6e6 * 11_000, "11 MWh"), (3.6e12, "1 GWh")],
+)
+def test_energy_is_told_in_the_unit_that_keeps_it_short(joules, text):
+    plan = plan_examples.examples()["ddp_cpu"]
+    interval = Interval(low=joules, likely=joules, high=joules)
+    told = figures(plan.model_copy(update={"predicted": plan.predicted.model_copy(update={"energy_joules": interval})}))
+    assert told.energy == f"{text} (90 % between {text} and {text})"
 
 
 def test_an_unknown_memory_is_said_to_be_unknown():
