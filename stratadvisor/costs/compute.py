@@ -77,6 +77,7 @@ def micro_batch_seconds(shape: ModelShape, layout: Layout, device: Device, micro
         layout.compiled,
         layout.engine,
         layout.sharding,
+        layout.data_parallel_shard_degree > 1,
     )
     return _TIMES.get((shape, device), key, lambda: _compute(shape, layout, device, micro_batch_size))
 
@@ -124,19 +125,40 @@ def _compute(shape: ModelShape, layout: Layout, device: Device, micro_batch_size
     if layout.activation_checkpointing == "full":
         again = layers.kernels * rates.launch_seconds
         again += 0.0 if rates.cpu else shape.num_layers / stages * _checkpoint_host_seconds(layout)
-    return _assemble(whole, recompute, again, rates)
+    return _assemble(whole, recompute, again, rates, _engine_host_seconds(layout, shape.num_layers / stages, rates))
 
 
-def _assemble(whole: _Parts, recompute: float, again: float, rates: Rates) -> ComputeTime:
-    """Return the time: ``again`` is the host time of launching the recomputation."""
+def _engine_host_seconds(layout: Layout, layers: float, rates: Rates) -> float:
+    """Return what the engine's own Python takes for a micro-batch."""
+    if layout.data_parallel_shard_degree == 1 or layout.sharding != "parameters":
+        return 0.0
+    per_layer = fitted.ENGINE_HOST_SECONDS_PER_LAYER.get(
+        "zero3" if layout.engine == "deepspeed" else layout.engine, 0.0
+    )
+    return layers * per_layer * (1.0 if rates.cpu else fitted.GPU_HOST_SHARE)
+
+
+def _assemble(whole: _Parts, recompute: float, again: float, rates: Rates, engine: float = 0.0) -> ComputeTime:
+    """Return the time.
+
+    Args:
+        whole: device time by kind of work.
+        recompute: device time of the recomputation.
+        again: host time of launching the recomputation.
+        rates: of the device.
+        engine: host time of the engine, a third of it forward.
+
+    """
     forward = whole.matmul + whole.attention + whole.memory
     backward = whole.matmul_backward + whole.attention_backward + whole.memory_backward
     launches = whole.kernels * rates.launch_seconds
     if rates.cpu:  # nothing runs ahead of a CPU: dispatch adds to the work
-        wait_forward, wait_backward, wait_again = launches, launches * fitted.BACKWARD_KERNELS, again
+        wait_forward = launches + engine / 3
+        wait_backward = launches * fitted.BACKWARD_KERNELS + engine * 2 / 3
+        wait_again = again
     else:
-        wait_forward = max(0.0, launches - forward)
-        wait_backward = max(0.0, launches * fitted.BACKWARD_KERNELS - backward)
+        wait_forward = max(0.0, launches + engine / 3 - forward)
+        wait_backward = max(0.0, launches * fitted.BACKWARD_KERNELS + engine * 2 / 3 - backward)
         wait_again = max(0.0, again - recompute)
     return ComputeTime(
         forward_seconds=forward + wait_forward,

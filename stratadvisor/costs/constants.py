@@ -102,6 +102,13 @@ CHECKPOINT_HOST_SECONDS, MEGATRON_CHECKPOINT_HOST_SECONDS = 3e-4, 1e-3
 """Saving and restoring random states, detaching and running a layer again: host time per recomputed layer (fit)."""
 BACKWARD_KERNELS = 1.7
 KERNELS_OUTSIDE_LAYERS = 40.0
+ENGINE_HOST_SECONDS_PER_LAYER = {"fsdp2": 1.3e-3, "zero3": 3.5e-3}
+"""Hooks and bookkeeping of one layer and micro-batch, forward and backward, on one core that also computes (timed:
+FSDP2 of torch 2.13 and DeepSpeed 0.19 against the plain model)."""
+ENGINE_HOST_SECONDS_PER_STEP = {"ddp": 1.0e-3, "deepspeed": 5.0e-3}
+"""The same per optimizer step."""
+GPU_HOST_SHARE = 0.5
+"""Hosts of GPUs have faster cores that do nothing else."""
 
 # --- optimizer -----------------------------------------------------------------------------------------------------
 OPTIMIZER_BYTES = {"adamw": 34.0, "adamw8bit": 20.0, "adafactor": 26.0, "sgd": 24.0, "muon": 40.0}

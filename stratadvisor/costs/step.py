@@ -173,6 +173,7 @@ def _class_time(
     terms = dict.fromkeys(TERMS, 0.0)
     for name, seconds in compute.terms_seconds.items():
         terms[name] = seconds * count
+    terms["launch"] += _engine_step_seconds(layout, node_class)
     terms["tensor_parallel"] = parallel_shown * count
     terms["pipeline_bubble"] = bubble
     terms["exposed_communication"] = exposed + sends
@@ -192,6 +193,12 @@ def _class_time(
         assumptions=(*rates.assumptions, *update.assumptions),
         basis="calibrated" if ratio is not None else rates.basis,
     )
+
+
+def _engine_step_seconds(layout: Layout, node_class: NodeClass) -> float:
+    """Return what the engine's own Python takes for an optimizer step."""
+    seconds = fitted.ENGINE_HOST_SECONDS_PER_STEP.get(layout.engine, 0.0)
+    return seconds * (1.0 if node_class.device.kind == "cpu" else fitted.GPU_HOST_SHARE)
 
 
 def _calibration(cluster: Cluster, node_class: NodeClass, strategy: str) -> float | None:
