@@ -7,7 +7,7 @@ states and what the step needs. The terms are those of the moment that is larges
 
 from __future__ import annotations
 
-from stratadvisor.costs.buffers import RESERVE_FRACTION, context_bytes
+from stratadvisor.costs.buffers import context_bytes, reserve_bytes
 from stratadvisor.costs.held import held
 from stratadvisor.costs.host import PROCESS_BYTES
 from stratadvisor.costs.logits import stranded_bytes
@@ -75,7 +75,7 @@ def _stage(
         "buffers": buffers,
         "adapters": states.adapters,
     }
-    terms["reserve"] = RESERVE_FRACTION * sum(terms.values())
+    terms["reserve"] = reserve_bytes(local, layout, device_kind, sum(terms.values()))
     if phase == "loss backward" and device_kind != "cpu":
         terms["reserve"] += stranded_bytes(shape, layout, kinds)
     terms["context"] = context_bytes(layout, device_kind)
