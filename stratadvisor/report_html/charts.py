@@ -1,0 +1,116 @@
+"""Vega-Lite charts as SVG through vl-convert: no browser, no network, one look."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from stratadvisor.errors import StratadvisorError
+from stratadvisor.report_html import theme
+from stratadvisor.report_html.markup import Html, clean, e
+
+Spec = dict[str, Any]
+WIDTH = 330
+"""Of the plot itself, in drawing units; with labels it comes to about 460, which a phone shows nearly in full size."""
+FONT = "sans-serif"
+_ROOT = re.compile(r'^<svg [^>]*?viewBox="0 0 ([0-9.]+) ([0-9.]+)"[^>]*>')
+_EMPTY = re.compile(r'<path class="(?:background|foreground)"[^>]*? d="(?:M0,0h0v0h0Z)?"[^>]*/>')
+_NOISE = re.compile(r' (?:pointer-events="none"|class="[^"]*"|role="[^"]*"|aria-[a-z]+="[^"]*"|opacity="1")')
+_CONFIG: Spec = {
+    "aria": False,
+    "background": None,
+    "font": FONT,
+    "view": {"stroke": None},
+    "axis": {
+        "domainColor": theme.QUIET.light,
+        "tickColor": theme.QUIET.light,
+        "gridColor": theme.LINE.light,
+        "labelColor": theme.INK.light,
+        "titleColor": theme.QUIET.light,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "labelLimit": 170,
+    },
+    "legend": {
+        "labelColor": theme.INK.light,
+        "titleColor": theme.QUIET.light,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "labelLimit": 220,
+        "orient": "bottom",
+        "direction": "horizontal",
+        "symbolStrokeWidth": 0,
+    },
+    "text": {"color": theme.INK.light, "fontSize": 12, "font": FONT},
+}
+
+
+def require_library() -> None:
+    """Fail early where the charting library is missing.
+
+    Raises:
+        StratadvisorError: vl-convert is not installed.
+
+    """
+    try:
+        import vl_convert  # noqa: F401
+    except ImportError:
+        raise StratadvisorError(
+            "charts need vl-convert-python, which is not installed",
+            hint="pip install 'stratadvisor[report]' (or: pip install vl-convert-python)",
+        ) from None
+
+
+def draw(key: str, title: str, summary: str, spec: Spec) -> Html:
+    """Return a Vega-Lite spec as an SVG with title and description."""
+    require_library()
+    import vl_convert
+
+    whole = {"config": _CONFIG, "padding": 4, **_clean(spec)}
+    svg = str(vl_convert.vegalite_to_svg(whole, allowed_base_urls=[]))
+    root = _ROOT.match(svg)
+    if root is None:
+        raise StratadvisorError("the charting library returned no drawing", hint="update vl-convert-python")
+    body = svg[root.end() :].removesuffix("</svg>")
+    body = _NOISE.sub("", _EMPTY.sub("", body))
+    return wrap(key, title, summary, float(root.group(1)), float(root.group(2)), Html(body))
+
+
+def wrap(key: str, title: str, summary: str, width: float, height: float, body: Html) -> Html:
+    """Return drawing elements as an SVG that scales down, and says what it is."""
+    return Html(
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" role="img"'
+        f' font-family="{FONT}" aria-labelledby="{key}-name {key}-words"><title id="{key}-name">{e(title)}</title>'
+        f'<desc id="{key}-words">{e(summary)}</desc>{body}</svg>'
+    )
+
+
+def _clean(value: Any) -> Any:
+    """Return a spec whose texts hold no character that acts."""
+    if isinstance(value, dict):
+        return {key: _clean(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return clean(value) if isinstance(value, str) else value
+
+
+def rows(values: list[dict[str, Any]]) -> Spec:
+    """Return inline data."""
+    return {"values": values}
+
+
+def quantity(field: str, title: str | None, **more: Any) -> Spec:
+    """Return an encoding of a number."""
+    return {"field": field, "type": "quantitative", "title": title, **more}
+
+
+def names(field: str, order: list[str], title: str | None = None, **more: Any) -> Spec:
+    """Return an encoding of names in a given order."""
+    return {"field": field, "type": "nominal", "title": title, "sort": order, **more}
+
+
+def logarithmic(lowest: float, highest: float) -> Spec:
+    """Return a logarithmic scale that holds two positive numbers with some room."""
+    return {"type": "log", "domain": [lowest / 1.15, highest * 1.15], "nice": False}

@@ -1,0 +1,69 @@
+"""What the predicted step is made of."""
+
+from __future__ import annotations
+
+from stratadvisor.report.format import interval, percent
+from stratadvisor.report_html import charts, theme
+from stratadvisor.report_html.markup import Figure, Table
+from stratadvisor.schema.plan import Plan
+from stratadvisor.units import format_seconds
+
+_SMALL = 0.001
+
+
+def figure(plan: Plan) -> Figure:
+    """Return bars of the terms of a step, longest first."""
+    step = plan.predicted.step_seconds
+    terms = sorted(plan.predicted.time_terms_seconds.items(), key=lambda item: (-item[1], item[0]))
+    title = "What a step is made of"
+    rows = [
+        (name.replace("_", " "), f"{format_seconds(v)} (estimated)", percent(v / step.likely if step.likely else 0))
+        for name, v in terms
+    ]
+    rows.append(("whole step", f"{interval(step, format_seconds)} (estimated)", ""))
+    table = Table(columns=("term", "time", "share of the step"), rows=tuple(rows))
+    basis = (
+        "corrected by an earlier validation run"
+        if plan.predicted.calibrated
+        else "from formulas and rates, not measured"
+    )
+    summary = f"Whole step {interval(step, format_seconds)}, estimated {basis}; the terms add up to its likely value."
+    drawn = [(name.replace("_", " "), v) for name, v in terms if v > _SMALL * step.likely]
+    if not drawn:
+        return Figure(
+            key="step", title=title, summary=summary, table=table, unknown="the plan holds no terms of the step"
+        )
+    left = len(terms) - len(drawn)
+    if left:
+        summary += f" {left} terms of a thousandth or less are in the table only."
+    values = [
+        {"term": name, "seconds": v, "words": f"{format_seconds(v)}, {percent(v / step.likely)}", "at": 0}
+        for name, v in drawn
+    ]
+    order = [name for name, _ in drawn]
+    top = max(v for _, v in drawn)
+    spec = {
+        "width": charts.WIDTH - 20,
+        "height": {"step": 30},
+        "data": charts.rows(values),
+        "encoding": {
+            "y": charts.names("term", order, axis={"ticks": False, "domain": False, "labelPadding": 6}),
+            "x": charts.quantity(
+                "seconds", None, scale={"domain": [0, top * 1.45]}, axis={"labelExpr": SECONDS_LABEL, "tickCount": 4}
+            ),
+        },
+        "layer": [
+            {"mark": {"type": "bar", "height": 18, "color": theme.LIT.light}},
+            {"mark": {"type": "text", "align": "left", "dx": 5}, "encoding": {"text": {"field": "words"}}},
+        ],
+    }
+    return Figure(key="step", title=title, summary=summary, table=table, svg=charts.draw("step", title, summary, spec))
+
+
+SECONDS_LABEL = (
+    "datum.value == 0 ? '0' : datum.value >= 172800 ? format(datum.value / 86400, '.3~g') + ' d' :"
+    " datum.value >= 7200 ? format(datum.value / 3600, '.3~g') + ' h' :"
+    " datum.value >= 120 ? format(datum.value / 60, '.3~g') + ' min' :"
+    " datum.value >= 1 ? format(datum.value, '.3~g') + ' s' :"
+    " datum.value >= 0.001 ? format(datum.value * 1000, '.3~g') + ' ms' : format(datum.value * 1e6, '.3~g') + ' us'"
+)
