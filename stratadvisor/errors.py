@@ -68,6 +68,12 @@ class DriftError(StratadvisorError):
     exit_code = 10
 
 
+class CheckFailedError(StratadvisorError):
+    """A checked configuration has problems of the severity error; they have been shown."""
+
+    exit_code = 11
+
+
 class ModelError(StratadvisorError):
     """A model description that cannot be read or is not supported."""
 

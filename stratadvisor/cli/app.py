@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from stratadvisor.cli import explain, probe, recommend, rules, run_config
+from stratadvisor.cli import check, explain, probe, recommend, report, rules, run_config
 
 app = typer.Typer(
     name="stratadvisor",
@@ -17,7 +17,8 @@ app = typer.Typer(
     epilog=(
         "Exit codes: 0 done; 1 other error; 2 wrong usage; 3 nothing could be probed; 4 bad profile or cluster file;"
         " 5 bad rules; 6 no plan fits; 7 files could not be written; 8 the validation run failed;"
-        " 9 measured far from predicted; 10 files or cluster changed since the plan; 12 bad model;"
+        " 9 measured far from predicted; 10 files or cluster changed since the plan;"
+        " 11 a checked configuration has errors; 12 bad model;"
         " 70 internal error; 130 interrupted."
     ),
 )
@@ -41,7 +42,9 @@ def _root(
 app.command("probe", help=probe.HELP, epilog=probe.EXAMPLE)(probe.probe)
 app.command("recommend", help=recommend.HELP, epilog=recommend.EXAMPLE)(recommend.recommend)
 app.command("run-config", help=run_config.HELP, epilog=run_config.EXAMPLE)(run_config.run_config)
+app.command("check", help=check.HELP, epilog=check.EXAMPLE)(check.check)
 app.command("explain", help=explain.HELP, epilog=explain.EXAMPLE)(explain.explain)
+app.command("report", help=report.HELP, epilog=report.EXAMPLE)(report.report)
 app.add_typer(rules.app, name="rules", help="The flowchart: read it, check it, run its examples, draw it.")
 
 

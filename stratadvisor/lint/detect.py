@@ -1,0 +1,51 @@
+"""Which framework a file is for, from its keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stratadvisor.errors import UsageError
+from stratadvisor.lint.finding import Kind
+from stratadvisor.lint.known import KINDS, changes, known
+from stratadvisor.lint.lightning_rules import trainer_path
+
+TELLING: dict[Kind, frozenset[str]] = {
+    "deepspeed": frozenset(
+        {"zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer", "steps_per_print"}
+    ),
+    "accelerate": frozenset(
+        {"distributed_type", "compute_environment", "machine_rank", "num_machines", "downcast_bf16"}
+    ),
+    "lightning": frozenset({"trainer", "devices", "accumulate_grad_batches", "gradient_clip_val", "max_epochs"}),
+    "transformers": frozenset(
+        {"per_device_train_batch_size", "output_dir", "learning_rate", "num_train_epochs", "evaluation_strategy"}
+    ),
+}
+"""Keys that only one of them has; each counts as three."""
+
+
+def detect(data: dict[Any, Any], name: str) -> Kind:
+    """Return the kind of a configuration.
+
+    Raises:
+        UsageError: nothing in the file says which one it is, or two kinds fit equally well.
+
+    """
+    scores = {kind: _score(kind, data) for kind in KINDS}
+    best = max(scores.values())
+    winners = [kind for kind in KINDS if scores[kind] == best]
+    if best == 0 or len(winners) > 1:
+        what = (
+            f"could be for {' or '.join(winners)}"
+            if best
+            else "has no key of DeepSpeed, Accelerate, Lightning or the Trainer"
+        )
+        raise UsageError(f"{name} {what}", hint=f"--kind says which: {', '.join(KINDS)}")
+    return winners[0]
+
+
+def _score(kind: Kind, data: dict[Any, Any]) -> int:
+    if kind == "lightning" and trainer_path(data):
+        return 3 * len(TELLING[kind]) + len(data)
+    names = known(kind).sections[""] | {path for path in changes(kind) if "." not in path}
+    return sum((3 if key in TELLING[kind] else 1) for key in data if key in names or key in TELLING[kind])
