@@ -205,6 +205,7 @@ def batches(
         num_workers=workers,
         pin_memory=config.device_kind in ("cuda", "rocm"),
         persistent_workers=workers > 0,
+        multiprocessing_context="fork" if workers else None,  # another way would copy a mapped file to each worker
         worker_init_fn=_start_worker if workers else None,
     )
     return iter(loader)

@@ -256,6 +256,12 @@ def train(config: TrainConfig, context: Context, options: Options, build_model: 
     """Build everything, run, and return the reason of the end."""
     from .engine import create
 
+    if context.rank == 0 and context.world_size != config.world_size:
+        print(
+            f"note: the plan is for {config.world_size} devices, {context.world_size} processes were started:"
+            f" a step has {context.global_batch_size} sequences",
+            flush=True,
+        )
     torch.manual_seed(config.seed)
     model: nn.Module = build_model(config)
     dataset = build_data(config, options.data)

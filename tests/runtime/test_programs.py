@@ -72,18 +72,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     job("lora", 6, engine="fsdp2", method="lora", precision="bf16", learning_rate=1e-2)
     lockstep = {"ranks_per_node": 1, "sync_warmup_fraction": 0.01}  # of 1000 steps: all ten
     job("hierarchical", 16, engine="hierarchical", sync_interval_steps=3, settings=lockstep)
-    job(
-        "diloco",
-        60,
-        "--data",
-        str(LICENSE),
-        engine="diloco",
-        sync_interval_steps=5,
-        groups=[group(devices_per_node=1), SHORT],
-        settings={"sync_warmup_fraction": 0.1},
-        total_steps=60,
-        compression="bf16",
-    )
+    diloco = {
+        "engine": "diloco",
+        "sync_interval_steps": 5,
+        "groups": [group(devices_per_node=1), SHORT],
+        "settings": {"sync_warmup_fraction": 0.1},
+        "total_steps": 60,
+        "compression": "bf16",
+    }
+    job("diloco", 60, "--data", str(LICENSE), **diloco)
+    job("diloco_resumed", 31, "--data", str(LICENSE), **diloco)  # 31: six of warm-up, then five times five
+    job("diloco_resumed", 41, "--data", str(LICENSE), "--resume")
     delays = {"delay_compensation": 2.0, "delay_compensation_adaptive": True, "staleness_bound": 2}
     asynchronous = {"settings": delays, "total_steps": 60, "checkpoint_interval_steps": 25}
     job("async_sgd", 40, "--data", str(LICENSE), engine="async_sgd", **asynchronous)
@@ -177,6 +176,12 @@ def test_diloco_learns_text_with_unequal_workers(runs: Path) -> None:
     assert found[-1]["loss"] < found[0]["loss"] - 1.0
     waits = [event["step"] for event in found if event["communication_seconds"] > 0]
     assert waits == [1, 2, 3, 4, 5, 6, 11, 16, 21, 26, 31, 36, 41, 46, 51, 56, 60]  # warm-up, every fifth, the end
+
+
+def test_diloco_resumes_after_an_exchange_as_if_never_ended(runs: Path) -> None:
+    resumed = losses(runs / "diloco_resumed")
+    assert len(resumed) == 41
+    assert near(resumed, losses(runs / "diloco"))
 
 
 def test_async_learns_text_and_resumes(runs: Path) -> None:
