@@ -12,6 +12,8 @@ from stratadvisor.schema.layout import Layout
 
 OUTER_BYTES = 8.0
 """DiLoCo: the last common weights and their momentum, fp32 (arXiv:2311.08105)."""
+SUB_GROUP_ELEMENTS = 1e9
+"""DeepSpeed's sub_group_size: what ZeRO-3 updates at a time."""
 OUTER_EXCHANGE_BYTES, AVERAGE_EXCHANGE_BYTES = 12.0, 8.0
 """At an exchange, per trained parameter: the flat change, what is sent, and the outer step's own copies; without an
 outer optimizer the flat weights and what is sent."""
@@ -28,7 +30,7 @@ class Held:
     adapters: float
     """Everything trained under LoRA: weights, gradients, states."""
     step_copy: float
-    """DeepSpeed: flat copy of 16-bit gradients and its fp32 version, for the optimizer step. local: flat copies at an
+    """DeepSpeed: flat copy of the gradients, and its fp32 version, for the optimizer step. local: flat copies at an
     exchange. async: the flat gradient that is pushed."""
     host: float
     nvme: float
@@ -47,8 +49,11 @@ def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: 
     weights = _divided(local, layout, by_weights) * base_bytes_per_parameter(counts, local, layout, kinds)
     gradients = kinds.gradient * with_gradients
     states = kinds.states * with_states
-    deepspeed = layout.engine == "deepspeed"
-    step_copy = 6.0 * with_states if deepspeed and kinds.gradient == 2 and kinds.master else 0.0
+    step_copy = 0.0
+    if layout.engine == "deepspeed" and layout.sharding != "none" and kinds.gradient <= 4:
+        # stage 3 takes one sub-group after the other
+        at_once = min(with_states, SUB_GROUP_ELEMENTS) if layout.sharding == "parameters" else with_states
+        step_copy = (6.0 if kinds.compute == 2 else 4.0) * at_once
     host = nvme = 0.0
     to_host, parameters_to_host = layout.optimizer_offload, layout.parameter_offload
     if layout.engine == "fsdp2":
