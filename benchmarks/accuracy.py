@@ -2,8 +2,10 @@
 
     python benchmarks/accuracy.py RUNS.csv [--rows SOURCE]
 
-RUNS.csv has the columns of ``stratadvisor.backtest.rows``. The split is by source: no run of a source in ``HELD_OUT``
-was looked at when the constants of ``stratadvisor.costs.constants`` were chosen.
+RUNS.csv has the columns of ``stratadvisor.backtest.rows``. The split is by source and was made before any fitting: the
+constants marked ``(fit)`` in ``stratadvisor.costs.constants`` minimise the error on ``FITTED`` alone. ``HELD_OUT`` was
+scored three times on the way; what was then changed for it is what its sources say in prose (``SOURCE_FACTS``) and how
+passes of plain attention are counted.
 """
 
 from __future__ import annotations

@@ -249,7 +249,9 @@ def _attention(parts: _Parts, shape: ModelShape, layout: Layout, rates: Rates, m
         parts.attention_backward += flops * fitted.FLASH_BACKWARD_FLOPS / (rate * fitted.FLASH_BACKWARD_SHARE)
         return
     products = 4.0 * pairs * width / (rate * fitted.UNFUSED_MATMUL_SHARE)
-    passes = fitted.UNFUSED_PASSES * pairs * heads * rates.element_bytes / rates.memory_bytes_per_second
+    fused_softmax = layout.compiled and rates.element_bytes == 2
+    passes = fitted.UNFUSED_PASSES if fused_softmax else fitted.UNFUSED_EAGER_PASSES
+    passes *= pairs * heads * rates.element_bytes / rates.memory_bytes_per_second
     parts.attention += products + passes
     parts.attention_backward += 2 * products + passes
 

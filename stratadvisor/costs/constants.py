@@ -56,8 +56,10 @@ FLASH_HEAD_EXPONENT = 0.1
 FLASH_BACKWARD_FLOPS = 2.5
 """Backward recomputes the scores: five products for two (FlashAttention, arXiv:2205.14135, section 3)."""
 UNFUSED_MATMUL_SHARE = 0.35
-UNFUSED_PASSES = 5.0
-"""Plain attention: low-efficiency batched products of depth head_dim, and passes over the S x S scores (fit)."""
+UNFUSED_PASSES, UNFUSED_EAGER_PASSES = 5.0, 11.0
+"""Plain attention: low-efficiency batched products of depth head_dim, and passes over the S x S scores: with a fused
+masked softmax (fit; Megatron's takes 16 bit only), and one operation after another (counted: scale, mask, softmax and
+dropout read and write, the mask is read, the products write and read)."""
 
 # --- memory-bound work ---------------------------------------------------------------------------------------------
 MEMORY_BANDWIDTH_SHARE = 0.85
