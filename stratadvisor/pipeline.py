@@ -313,9 +313,34 @@ def recommend(
     plan = planner.choose(
         view.cluster, workload, candidates, outcome, provenance=provenance, assumptions=view.assumptions
     )
+    used = tuple(g.node_class for g in plan.groups)
+    if len(set(used)) < len(view.cluster.classes):
+        # questions after the family are about the nodes that will run, not about those left out
+        nodes = tuple(n for name in dict.fromkeys(used) for n in view.members[name])
+        part = view.cluster.only(used)
+        inside = tuple(c for c in candidates if {s.node_class for s in c.shares} <= set(used))
+        facts_of_part = derive_facts.derive_facts(profile.model_copy(update={"nodes": nodes}), part, workload, inside)
+        outcome = _rest_of_path(outcome, walk.walk(ruleset, facts_of_part, derive_facts.SPECS))
+        plan = planner.choose(
+            view.cluster, workload, candidates, outcome, provenance=provenance, assumptions=view.assumptions
+        )
     if warnings:
         plan = plan.model_copy(update={"warnings": warnings + plan.warnings})
     return Recommendation(plan=plan, profile=profile, facts=facts)
+
+
+def _rest_of_path(whole: RuleOutcome, part: RuleOutcome) -> RuleOutcome:
+    """Return the path to the family over all nodes, and what follows it as the nodes that will run answer it."""
+    last = max((i for i, d in enumerate(whole.decisions) if "family" in d.sets), default=-1)
+    kept = whole.decisions[: last + 1]
+    asked = {d.question for d in kept}
+    after = max((i for i, d in enumerate(part.decisions) if "family" in d.sets), default=-1)
+    rest = tuple(d for d in part.decisions[after + 1 :] if d.question not in asked)
+    settings = {k: v for k, v in part.settings.items() if k != "family"}
+    if "family" in whole.settings:
+        settings["family"] = whole.settings["family"]
+    warnings = tuple(dict.fromkeys((*part.warnings, *(w for w in whole.warnings if w not in part.warnings))))
+    return whole.model_copy(update={"decisions": kept + rest, "settings": settings, "warnings": warnings})
 
 
 def _forced(

@@ -117,3 +117,19 @@ def test_other_hardware_gets_a_stand_in_that_is_not_comparable():
     assert not shrunk.comparable
     assert shrunk.workload.model.vocab_size == scaling.SMALL_VOCABULARY
     assert "stand-in" in shrunk.said
+
+
+def test_questions_after_the_family_are_about_the_nodes_that_will_run():
+    from stratadvisor.derive import declared
+
+    cluster = declared.parse_gpus("1x8xA100-80GB,1x8xV100-32GB", inter_node="1Gb/s")
+    shape = pipeline.resolve_model(model_size="7B", model=None)
+    plan = pipeline.recommend(cluster, pipeline.make_workload(shape)).plan
+    # gradients of 7B in 16 bit are 14 GB: over 1 Gb/s far more than the V100s could add
+    assert [g.device_name for g in plan.groups] == ["A100-80GB"]
+    precision = next(d for d in plan.decisions if "precision" in d.sets)
+    # V100 has no bf16, A100 has: the answer must be about A100
+    assert precision.sets["precision"] == "bf16"
+    assert plan.precision == "bf16"
+    assert any("left out" in w for w in plan.warnings)
+    assert any(d.question == "node_speeds" for d in plan.decisions)

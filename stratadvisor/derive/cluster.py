@@ -32,6 +32,8 @@ class PlanningView:
     cluster: Cluster
     assumptions: tuple[str, ...]
     warnings: tuple[str, ...]
+    members: dict[str, tuple[NodeProfile, ...]]
+    """Class name -> its nodes in the profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ def planning_view(profile: ClusterProfile) -> PlanningView:
         },
         origins={"inter_node_bytes_per_second": inter_origin},
     )
-    return PlanningView(cluster=cluster, assumptions=tuple(assumptions), warnings=tuple(warnings))
+    members = {c.name: tuple(n.profile for n in group) for c, group in zip(classes, groups, strict=True)}
+    return PlanningView(cluster=cluster, assumptions=tuple(assumptions), warnings=tuple(warnings), members=members)
 
 
 def _kind_of(device: DeviceProfile) -> tuple[str, int | None]:

@@ -141,7 +141,8 @@ def _left_out(chosen: Candidate, groups: Admission, cluster: Cluster, workload: 
     idle = cluster.num_devices - chosen.num_devices
     if idle == 0:
         return []
-    whole = [c for c in (*groups.admitted, *groups.others) if c.num_devices == cluster.num_devices]
+    known = (*groups.admitted, *groups.others, *(c for c, _ in groups.refused))
+    whole = [c for c in known if c.num_devices == cluster.num_devices]
     best = ranking.best(whole, cluster, workload.objective)
     if best is None:
         return [f"{idle} of {cluster.num_devices} devices are left out: nothing that uses all of them fits"]
