@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import TypeVar
@@ -16,28 +17,49 @@ from stratadvisor.schema.plan import PLAN_SCHEMA_VERSION, Plan
 from stratadvisor.schema.profile import PROFILE_SCHEMA_VERSION, ClusterProfile
 
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
+MAX_VALUES = 20_000_000
+"""Of a JSON document; parsed, they take about 1.5 GB."""
+MAX_KEYS = 4096
+"""Of one JSON object."""
+MAX_MESSAGE = 500
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def first_problem(error: ValidationError) -> str:
     """Return where the first problem lies and what it is, in one line without pydantic's decoration."""
-    problem = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in problem["loc"]) or "the document"
+    problem = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part)[:80] for part in problem["loc"]) or "the document"
     more = error.error_count() - 1
-    message = problem["msg"].removeprefix("Value error, ")
+    message = first_line(problem["msg"].removeprefix("Value error, "))
     return f"{place}: {message}" + (f" (and {more} more)" if more else "")
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a message of unknown origin, cut to a length that fits a sentence."""
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= MAX_MESSAGE else f"{line[:MAX_MESSAGE]} ..."
 
 
 def read_text(path: Path, error: type[StratadvisorError], limit_bytes: int = MAX_DOCUMENT_BYTES) -> str:
     """Return a UTF-8 text file, or raise ``error`` with what is wrong with it."""
     try:
-        if path.is_dir():
-            raise error(f"{path} is a directory, not a file")
-        if path.stat().st_size > limit_bytes:
+        # a pipe that nobody writes to would wait for ever when opened in the usual way
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as stream:
+            mode = os.fstat(handle).st_mode
+            if stat.S_ISDIR(mode):
+                raise error(f"{path} is a directory, not a file")
+            if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+                raise error(f"{path} is a device, not a file")
+            os.set_blocking(handle, True)
+            data = stream.read(limit_bytes + 1)
+        if len(data) > limit_bytes:
             raise error(f"{path} is larger than {limit_bytes // 1024**2} MiB, which no such file is")
-        return path.read_text(encoding="utf-8-sig")
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
         raise error(f"{path} does not exist") from None
+    except IsADirectoryError:
+        raise error(f"{path} is a directory, not a file") from None
     except UnicodeDecodeError as problem:
         raise error(f"{path} is not UTF-8 text (byte {problem.start})") from None
     except (OSError, ValueError) as problem:
@@ -45,14 +67,24 @@ def read_text(path: Path, error: type[StratadvisorError], limit_bytes: int = MAX
         raise error(f"{path} cannot be read: {reason}") from None
 
 
+def _bounded(data: dict[str, object]) -> dict[str, object]:
+    if len(data) > MAX_KEYS:
+        raise ValueError(f"an object with {len(data)} keys, more than {MAX_KEYS}")
+    return data
+
+
 def parse_json(text: str, path: Path, error: type[StratadvisorError]) -> dict[str, object]:
     """Return the JSON object of ``text``."""
+    if sum(map(text.count, "[{,")) > MAX_VALUES:
+        raise error(f"{path} holds more than {MAX_VALUES} values, which no such file does")
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_hook=_bounded)
     except json.JSONDecodeError as problem:
         raise error(f"{path} is not JSON: line {problem.lineno}, column {problem.colno}: {problem.msg}") from None
-    except (RecursionError, ValueError) as problem:
-        raise error(f"{path} is not usable JSON: {type(problem).__name__}") from None
+    except RecursionError:
+        raise error(f"{path} is nested too deeply") from None
+    except ValueError as problem:
+        raise error(f"{path} is not usable JSON: {str(problem)[:120]}") from None
     if not isinstance(data, dict):
         raise error(f"{path} holds a JSON {type(data).__name__}, not an object")
     return data

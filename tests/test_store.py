@@ -42,7 +42,7 @@ def test_unknown_readings_stay_unknown_through_json(tmp_path):
         (b'{"nodes": []}', "nodes"),
         (b'{"nodes": [{"hostname": "a", "speed": 3}]}', "nodes.0.speed"),
         (b'{"nodes": [{"hostname": "a", "network_bytes_per_second": NaN}]}', "network_bytes_per_second"),
-        (b"[" * 100_000, "not usable JSON"),
+        (b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_a_bad_profile_is_refused_with_one_sentence(tmp_path, content, words):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
 Origin = Literal["measured", "reported", "catalog", "declared", "estimated", "unknown"]
 """measured: timed here. reported: a driver or sysfs said so. catalog: a published figure. declared: the user said so.
@@ -72,3 +72,6 @@ def unknown(reason: str) -> Reading:
 
 NonNegative = Annotated[float, Field(ge=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
+Item = TypeVar("Item")
+Many = Annotated[tuple[Item, ...], FailFast()]
+"""A sequence of documents that is given up at its first wrong item: a file of a million wrong ones stays cheap."""

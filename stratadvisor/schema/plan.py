@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from stratadvisor.schema.base import Document, NonNegative, Origin, PositiveInt
+from stratadvisor.schema.base import Document, Many, NonNegative, Origin, PositiveInt
 from stratadvisor.schema.facts import FactValue
 from stratadvisor.schema.layout import Checkpointing, MixedPrecision, Offload, Sharding
 from stratadvisor.schema.workload import Workload
@@ -52,13 +52,13 @@ class Decision(Document):
     branch: str
     name: str
     because: str
-    clauses: tuple[ClauseResult, ...] = ()
+    clauses: Many[ClauseResult] = ()
     """The clauses of the branch taken."""
-    passed_over: tuple[str, ...] = ()
+    passed_over: Many[str] = ()
     """Branches tried before it: ``SY110: interconnect.x <= 0.05 is false (0.31)``."""
     sets: dict[str, str | int | float | bool] = Field(default_factory=dict)
     source_file: str = ""
-    sources: tuple[str, ...] = ()
+    sources: Many[str] = ()
 
 
 class Parallelism(Document):
@@ -102,7 +102,7 @@ class NodeGroup(Document):
     gradient_accumulation_steps: PositiveInt
     batch_per_device: PositiveInt
     """Sequences per optimizer step on one device."""
-    hostnames: tuple[str, ...] = ()
+    hostnames: Many[str] = ()
     memory_terms_bytes: dict[str, float] = Field(default_factory=dict)
     memory_peak_bytes: Interval
     memory_available_bytes: float | None
@@ -205,7 +205,7 @@ class Provenance(Document):
     profile_digest: str
     workload_digest: str
     ruleset_digest: str
-    overlays: tuple[str, ...] = ()
+    overlays: Many[str] = ()
 
 
 class Plan(Document):
@@ -225,7 +225,7 @@ class Plan(Document):
     workload: Workload
     precision: MixedPrecision
     parallelism: Parallelism
-    groups: tuple[NodeGroup, ...] = Field(min_length=1)
+    groups: Many[NodeGroup] = Field(min_length=1)
     batch: BatchPlan
     memory: MemoryPlan
     synchronization: SynchronizationPlan
@@ -236,11 +236,11 @@ class Plan(Document):
     settings: dict[str, str | int | float | bool] = Field(default_factory=dict)
     """Strategy-specific: outer_learning_rate, staleness_bound, delay_compensation ..."""
     predicted: Prediction
-    decisions: tuple[Decision, ...] = ()
-    alternatives: tuple[Alternative, ...] = ()
-    flips: tuple[Flip, ...] = ()
-    warnings: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = ()
+    decisions: Many[Decision] = ()
+    alternatives: Many[Alternative] = ()
+    flips: Many[Flip] = ()
+    warnings: Many[str] = ()
+    assumptions: Many[str] = ()
     provenance: Provenance
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from stratadvisor.schema.base import Document, NonNegative, PositiveInt, Reading, unknown
+from stratadvisor.schema.base import Document, Many, NonNegative, PositiveInt, Reading, unknown
 
 PROFILE_SCHEMA_VERSION = 1
 
@@ -65,7 +65,7 @@ class DeviceProfile(Document):
     compute_capability: tuple[int, int] | None = None
     memory_total_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
     memory_free_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
-    memory_users: tuple[MemoryUser, ...] = ()
+    memory_users: Many[MemoryUser] = ()
     unified_memory: bool | None = None
     """Whether the device shares the host's memory (GH200/GB10 style or a CPU); None when unknown."""
     mig_enabled: bool | None = None
@@ -84,7 +84,7 @@ class DeviceProfile(Document):
     power_limit_watts: Reading = Field(default_factory=lambda: unknown("not read"))
     power_default_watts: Reading = Field(default_factory=lambda: unknown("not read"))
     temperature_celsius: Reading = Field(default_factory=lambda: unknown("not read"))
-    throttle_reasons: tuple[str, ...] = ()
+    throttle_reasons: Many[str] = ()
     healthy: bool | None = None
     """False: the driver lost it or it failed a query it must answer; None: not established."""
     health_reason: str = ""
@@ -149,7 +149,7 @@ class NicProfile(Document):
     rate_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not reported"))
     """Line rate as sysfs states it: reported, never measured."""
     up: bool | None = None
-    addresses: tuple[str, ...] = ()
+    addresses: Many[str] = ()
     driver: str = ""
     numa_node: int | None = None
     rdma_device: str = ""
@@ -196,7 +196,7 @@ class CollectiveSweep(Document):
     backend: Backend
     world_size: int = Field(ge=2)
     num_nodes: PositiveInt = 1
-    points: tuple[SweepPoint, ...] = ()
+    points: Many[SweepPoint] = ()
     latency_seconds: Reading = Field(default_factory=lambda: unknown("not fitted"))
     """alpha: time of an empty operation."""
     bus_bandwidth_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not fitted"))
@@ -207,7 +207,7 @@ class SoftwareProfile(Document):
     """Versions by distribution or component name, read from metadata: python, torch, cuda, driver, nccl, deepspeed."""
 
     versions: dict[str, str] = Field(default_factory=dict)
-    missing: tuple[str, ...] = ()
+    missing: Many[str] = ()
     """Components looked for and not found."""
 
 
@@ -216,12 +216,12 @@ class NodeProfile(Document):
 
     hostname: str
     count: PositiveInt = 1
-    devices: tuple[DeviceProfile, ...] = ()
-    links: tuple[DeviceLink, ...] = ()
+    devices: Many[DeviceProfile] = ()
+    links: Many[DeviceLink] = ()
     cpu: CpuProfile = Field(default_factory=CpuProfile)
     host_memory: HostMemoryProfile = Field(default_factory=HostMemoryProfile)
-    nics: tuple[NicProfile, ...] = ()
-    storage: tuple[StorageProfile, ...] = ()
+    nics: Many[NicProfile] = ()
+    storage: Many[StorageProfile] = ()
     data_feed: DataFeedProfile = Field(default_factory=DataFeedProfile)
     software: SoftwareProfile = Field(default_factory=SoftwareProfile)
     network_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
@@ -260,8 +260,8 @@ class ClusterProfile(Document):
     captured_at: str = ""
     """UTC, ISO 8601; empty for a hand-written cluster."""
     source: Literal["probe", "declared", "merged"] = "probe"
-    nodes: tuple[NodeProfile, ...] = Field(min_length=1)
-    collectives: tuple[CollectiveSweep, ...] = ()
-    observations: tuple[Observation, ...] = ()
-    verdicts: tuple[Verdict, ...] = ()
-    calibrations: tuple[Calibration, ...] = ()
+    nodes: Many[NodeProfile] = Field(min_length=1)
+    collectives: Many[CollectiveSweep] = ()
+    observations: Many[Observation] = ()
+    verdicts: Many[Verdict] = ()
+    calibrations: Many[Calibration] = ()
