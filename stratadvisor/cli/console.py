@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from stratadvisor.plain import one_line, printable, safe_json, sentence
 
 
 def clean(text: str) -> str:
     """Return ``text`` without terminal control characters: names and messages may come from strangers' files."""
-    return _CONTROL.sub("?", text)
+    return printable(text)
 
 
 def show_error(message: str, hint: str) -> None:
     """Print one error sentence, and what to do next."""
-    print(f"stratadvisor: {clean(message)}", file=sys.stderr)  # noqa: T201
+    print(f"stratadvisor: {sentence(message)}", file=sys.stderr)  # noqa: T201
     if hint:
-        print(f"  {clean(hint)}", file=sys.stderr)  # noqa: T201
+        print(f"  {sentence(hint)}", file=sys.stderr)  # noqa: T201
 
 
 def note(message: str) -> None:
     """Print one line of progress or prose."""
-    print(clean(message), file=sys.stderr, flush=True)  # noqa: T201
+    print(one_line(message), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def echo_json(text: str) -> None:
+    """Print a JSON document on standard output."""
+    print(safe_json(text).rstrip("\n"))  # noqa: T201
 
 
 def progress_line(quiet: bool = False) -> Callable[[str, float | None], None]:
@@ -33,7 +37,7 @@ def progress_line(quiet: bool = False) -> Callable[[str, float | None], None]:
 
     def show(what: str, fraction: float | None) -> None:
         nonlocal last
-        text = clean(what) if fraction is None else f"{fraction:4.0%} {clean(what)}"
+        text = one_line(what) if fraction is None else f"{fraction:4.0%} {one_line(what)}"
         if quiet or text == last:
             return
         last = text

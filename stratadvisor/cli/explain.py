@@ -18,10 +18,11 @@ def explain(
 ) -> None:
     """Show why a plan is as it is."""
     from stratadvisor import pipeline
+    from stratadvisor.cli.console import echo_json
 
     document = pipeline.load_plan(plan)
     if json_output:
-        typer.echo(document.model_dump_json(include={"decisions", "alternatives", "flips"}, indent=2))
+        echo_json(document.model_dump_json(include={"decisions", "alternatives", "flips"}, indent=2))
         return
     from stratadvisor.report.trace import show_trace, show_why_not
 

@@ -30,7 +30,7 @@ def probe(
 ) -> None:
     """Measure this machine."""
     from stratadvisor import pipeline
-    from stratadvisor.cli.console import note, progress_line
+    from stratadvisor.cli.console import echo_json, note, progress_line
 
     if merge:
         found: ClusterProfile | None = pipeline.merge_profiles(tuple(merge))
@@ -49,7 +49,7 @@ def probe(
     if json_output:
         from stratadvisor.store import dump
 
-        typer.echo(dump(profile), nl=False)
+        echo_json(dump(profile))
     else:
         from stratadvisor.report.profile import show_profile
 

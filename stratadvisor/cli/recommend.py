@@ -60,7 +60,7 @@ def recommend(
 ) -> None:
     """Decide how to train a model on a cluster."""
     from stratadvisor import pipeline
-    from stratadvisor.cli.console import note, progress_line
+    from stratadvisor.cli.console import echo_json, note, progress_line
 
     overlays = pipeline.overlay_folders(tuple(overlay or ()))
     shape = pipeline.resolve_model(model_size=model_size, model=model)
@@ -89,7 +89,7 @@ def recommend(
     if json_output:
         from stratadvisor.store import dump
 
-        typer.echo(dump(result.plan), nl=False)
+        echo_json(dump(result.plan))
         return
     from stratadvisor.report.plan import show_plan
     from stratadvisor.report.trace import show_trace

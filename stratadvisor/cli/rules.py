@@ -65,8 +65,7 @@ def _clean_echo(text: str) -> None:
     """Print text that may come from a stranger's rule file."""
     from stratadvisor.cli.console import clean
 
-    for line in text.split("\n"):
-        typer.echo(clean(line))
+    typer.echo(clean(text))
 
 
 @app.command("list", epilog="Example: stratadvisor rules list --overlay my-rules")
@@ -228,8 +227,8 @@ def graph_rules(
         ]
         _echo_json({"questions": {q.id: q.ask for q in ruleset.questions.values()}, "edges": edges})
     elif form is Drawing.mermaid:
-        typer.echo(graph.mermaid(ruleset), nl=False)
+        _clean_echo(graph.mermaid(ruleset).removesuffix("\n"))
     elif form is Drawing.markdown:
-        typer.echo(graph.markdown(ruleset, SPECS), nl=False)
+        _clean_echo(graph.markdown(ruleset, SPECS).removesuffix("\n"))
     else:
         _clean_echo(graph.text(ruleset))

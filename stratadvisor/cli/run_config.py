@@ -39,7 +39,7 @@ def run_config(
 ) -> None:
     """Run a bundle for a few steps."""
     from stratadvisor import pipeline
-    from stratadvisor.cli.console import note, progress_line
+    from stratadvisor.cli.console import echo_json, note, progress_line
     from stratadvisor.errors import OutsideToleranceError, ValidationFailedError
 
     outcome = pipeline.run_config(
@@ -55,7 +55,7 @@ def run_config(
         progress=progress_line(),
     )
     if json_output:
-        typer.echo(outcome.model_dump_json(indent=2))
+        echo_json(outcome.model_dump_json(indent=2))
     else:
         from stratadvisor.report.validation import show_validation
 

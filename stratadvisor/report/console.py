@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 
 from rich.console import Console
 from rich.text import Text
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from stratadvisor.plain import one_line
+
 PIPED_WIDTH = 80
 MAX_WIDTH = 110
 
@@ -21,8 +21,8 @@ def console() -> Console:
 
 
 def safe(text: object) -> str:
-    """Return text without terminal control characters; names may come from a stranger's file."""
-    return _CONTROL.sub("?", str(text))
+    """Return one line without terminal control characters; names may come from a stranger's file."""
+    return one_line(text)
 
 
 def heading(text: str) -> Text:
