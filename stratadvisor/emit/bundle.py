@@ -8,6 +8,7 @@ from pathlib import Path
 from stratadvisor import store
 from stratadvisor.emit.check import check_file
 from stratadvisor.emit.figures import figures
+from stratadvisor.emit.isolation import render_apart
 from stratadvisor.emit.launch import launch_facts
 from stratadvisor.emit.lock import digest_file, drifted_files, lock_file, read_lock
 from stratadvisor.emit.manifest import EmitterManifest, available_targets, load_manifest
@@ -38,10 +39,26 @@ def render_bundle(
 ) -> tuple[EmittedFile, ...]:
     """Return every file of a plan's bundle, each parsed by its own format, the lock last. Nothing is written.
 
+    Templates of overlays are rendered in a process of their own (see ``isolation``).
+
     Raises:
         EmitError: no such target, a target that cannot express the plan, or a template that fails (file and line).
 
     """
+    if any((overlay / "templates").is_dir() for overlay in overlays):
+        return render_apart(plan, profile, target, overlays)
+    return render_here(plan, profile, target, overlays)
+
+
+def render_here(
+    plan: Plan,
+    profile: ClusterProfile,
+    target: str | None = None,
+    overlays: tuple[Path, ...] = (),
+    *,
+    output_bytes: int | None = None,
+) -> tuple[EmittedFile, ...]:
+    """Return what ``render_bundle`` returns, computed in this process; ``output_bytes`` bounds the rendered texts."""
     name = target or plan.target
     manifest = load_manifest(name, overlays)
     _check_supported(plan, name, manifest, overlays)
@@ -70,6 +87,8 @@ def render_bundle(
         for output in manifest.outputs
         if output.when == "always" or launch.num_nodes > 1
     ]
+    if output_bytes is not None and sum(len(file.content) for file in rendered) > output_bytes:
+        raise EmitError(f"the templates make more than {output_bytes // 1024**2} MiB of text")
     files = [
         EmittedFile(path=PLAN_NAME, content=store.dump(plan), format="json"),
         EmittedFile(path=CLUSTER_NAME, content=store.dump(profile), format="json"),

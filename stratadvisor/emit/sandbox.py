@@ -11,13 +11,14 @@ import types
 from typing import Any
 
 from jinja2 import Undefined, runtime, utils
+from jinja2.environment import TemplateModule
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from pydantic import BaseModel
 
-_TEXT_METHODS = frozenset(
-    "capitalize endswith find isalpha isdigit join lower lstrip partition removeprefix removesuffix replace rpartition"
-    " rsplit rstrip split splitlines startswith strip title upper".split()
-)
+_TESTS = frozenset(("endswith", "find", "isalpha", "isdigit", "startswith"))
+_CHANGES = frozenset(("capitalize", "lower", "lstrip", "removeprefix", "removesuffix", "replace", "rstrip", "strip"))
+_PARTS = frozenset(("join", "partition", "rpartition", "rsplit", "split", "splitlines", "title", "upper"))
+_TEXT_METHODS = _TESTS | _CHANGES | _PARTS
 _METHODS: dict[type, frozenset[str]] = {
     str: _TEXT_METHODS,
     dict: frozenset(("get", "items", "keys", "values")),
@@ -68,20 +69,19 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 def _of_jinja(obj: Any) -> bool:
     """Return whether ``obj`` is one of Jinja's own helpers: a loop, a macro, a block, an imported template."""
-    helpers = (
-        runtime.LoopContext,
-        runtime.Macro,
-        runtime.BlockReference,
-        runtime.TemplateReference,
-        Undefined,
-        utils.Namespace,
-        utils.Joiner,
-        utils.Cycler,
-    )
-    return (
-        isinstance(obj, helpers)
-        or type(obj).__module__ == "jinja2.environment"
-        and type(obj).__name__ == ("TemplateModule")
+    return isinstance(
+        obj,
+        (
+            runtime.LoopContext,
+            runtime.Macro,
+            runtime.BlockReference,
+            runtime.TemplateReference,
+            TemplateModule,
+            Undefined,
+            utils.Namespace,
+            utils.Joiner,
+            utils.Cycler,
+        ),
     )
 
 
