@@ -17,7 +17,9 @@ from stratadvisor.units import format_bytes, format_count, format_seconds
 def title_of(subject: Subject) -> str:
     """Return the page's title."""
     if subject.plan is not None:
-        return f"How to train {subject.plan.workload.model.name}"
+        name = subject.plan.workload.model.name
+        size = name.removeprefix("chosen for ")
+        return f"How to train {name}" if size == name else f"How to train a model of {size} parameters"
     if subject.outcome is not None:
         return f"Validation run of {subject.outcome.results[0].strategy}"
     name = subject.profile.name if subject.profile else ""

@@ -54,7 +54,7 @@ def _pairs(node: NodeProfile, number: int) -> Figure:
     known = [c["rate"] for c in cells if c["rate"] is not None]
     title = f"Bandwidth of device pairs, {node.hostname}"
     summary = _pair_summary(known, len(cells) - len(known), len(indexes) - len(drawn))
-    size = min(WIDEST, max(46, 330 / len(drawn))) * len(drawn)
+    size = min(WIDEST, max(40, charts.WIDTH / len(drawn))) * len(drawn)
     spec = _heat(cells, [str(i) for i in drawn], known, size)
     rows = tuple(
         (f"{a} and {b}", link.kind.replace("_", " "), _number_of(link), _access(link), _rate(link))
@@ -174,7 +174,7 @@ def _collectives(sweeps: tuple[CollectiveSweep, ...]) -> Figure:
             ),
             "y": charts.quantity(
                 "rate", "bus bandwidth", scale=charts.logarithmic(min(rates), max(rates)),
-                axis={"labelExpr": RATE_LABEL, "tickCount": 5},
+                axis={"labelExpr": RATE_LABEL, "values": charts.round_ticks(min(rates), max(rates))},
             ),
             "color": charts.names(
                 "series", order, scale={"domain": order, "range": [t.light for t in theme.CATEGORIES]},

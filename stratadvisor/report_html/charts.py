@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -10,9 +11,10 @@ from stratadvisor.report_html import theme
 from stratadvisor.report_html.markup import Html, clean, e
 
 Spec = dict[str, Any]
-WIDTH = 330
-"""Of the plot itself, in drawing units; with labels it comes to about 460, which a phone shows nearly in full size."""
+WIDTH = 290
+"""Of the plot itself, in drawing units; with labels it comes to about 420: a phone shows that nearly in full size."""
 FONT = "sans-serif"
+MAX_TICKS = 6
 _ROOT = re.compile(r'^<svg [^>]*?viewBox="0 0 ([0-9.]+) ([0-9.]+)"[^>]*>')
 _EMPTY = re.compile(r'<path class="(?:background|foreground)"[^>]*? d="(?:M0,0h0v0h0Z)?"[^>]*/>')
 _NOISE = re.compile(r' (?:pointer-events="none"|class="[^"]*"|role="[^"]*"|aria-[a-z]+="[^"]*"|opacity="1")')
@@ -109,6 +111,23 @@ def quantity(field: str, title: str | None, **more: Any) -> Spec:
 def names(field: str, order: list[str], title: str | None = None, **more: Any) -> Spec:
     """Return an encoding of names in a given order."""
     return {"field": field, "type": "nominal", "title": title, "sort": order, **more}
+
+
+def round_ticks(lowest: float, highest: float) -> list[float]:
+    """Return round numbers on a logarithmic axis: 1, 2, 5 of each decade, fewer where there are many."""
+    first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        found = [s * 10.0**p for p in range(first, last + 1) for s in steps]
+        inside = [v for v in found if lowest <= v <= highest]
+        if len(inside) <= MAX_TICKS:
+            return inside
+    return inside[:: -(-len(inside) // MAX_TICKS)]
+
+
+def time_unit(longest: float) -> tuple[float, str]:
+    """Return the seconds of a unit that suits durations up to ``longest``, and its sign."""
+    units = ((172800.0, 86400.0, "d"), (7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"))
+    return next(((unit, sign) for least, unit, sign in units if longest >= least), (1e-6, "us"))
 
 
 def logarithmic(lowest: float, highest: float) -> Spec:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stratadvisor.report.format import UNKNOWN
 from stratadvisor.report_html import svg, theme
 from stratadvisor.report_html.charts import wrap
@@ -17,21 +19,23 @@ MAX_CLASSES, MAX_NODES, MAX_DEVICES, IN_ROW = 8, 3, 32, 8
 _LEFT, _CELL = 30.0, 44.0
 
 
-def with_origin(value: float | None, origin: Origin, show: object = format_rate) -> str:
+def with_origin(value: float | None, origin: Origin, show: Callable[[float], str] = format_rate) -> str:
     """Return ``300 GB/s (catalog)``, or ``unknown``."""
     if value is None:
         return UNKNOWN
-    return f"{show(value)} ({origin})" if callable(show) else f"{value:g} ({origin})"
+    return f"{show(value)} ({origin})"
 
 
 def of_cluster(cluster: Cluster, profile: ClusterProfile, plan: Plan | None) -> Figure:
-    """Return the map of a planning view; devices that the plan uses are lit."""
+    """Return the map of a planning view; nodes that the plan uses are lit, devices that do not work are marked."""
     used = {g.node_class: g.num_nodes for g in plan.groups} if plan else {}
+    lost = {n.hostname: [d.index for d in n.devices if d.healthy is False] for n in profile.nodes}
     between = "one node" if cluster.num_nodes < 2 else f"between nodes {_between(cluster)}"
     body = [svg.words(8, 16, between, size=12.5, fill=theme.QUIET.light)]
     y, spine = 26.0, [(14.0, 22.0)]
     for node_class in cluster.classes[:MAX_CLASSES]:
-        drawn, y = _class(node_class, y, used.get(node_class.name, 0 if plan else node_class.num_nodes), spine)
+        use = None if plan is None else used.get(node_class.name, 0)
+        drawn, y = _class(node_class, y, use, lost, spine)
         body.append(drawn)
     left = cluster.classes[MAX_CLASSES:]
     if left:
@@ -40,8 +44,7 @@ def of_cluster(cluster: Cluster, profile: ClusterProfile, plan: Plan | None) -> 
         y += 24
     if cluster.num_nodes > 1:
         body.insert(1, svg.line([spine[0], (14.0, spine[-1][1])], thick=3))
-    lost = [d for n in profile.nodes for d in n.devices if d.healthy is False]
-    summary = _summary(cluster, plan, len(lost))
+    summary = _summary(cluster, plan, sum(len(indexes) for indexes in lost.values()))
     title = "Cluster map"
     drawing = wrap("map", title, summary, WIDTH, y + 6, Html("".join(body)))
     return Figure(key="map", title=title, summary=summary, table=_table(cluster, used, plan), svg=drawing)
@@ -52,48 +55,53 @@ def _between(cluster: Cluster) -> str:
     return with_origin(cluster.inter_node_bytes_per_second, origin)
 
 
-def _class(node_class: NodeClass, y: float, used: int, spine: list[tuple[float, float]]) -> tuple[Html, float]:
-    parts = [
-        svg.words(_LEFT, y + 15, svg.fits(f"{node_class.num_nodes} x {node_class.name}", 420, 13), bold=True, size=13)
-    ]
+def _class(
+    node_class: NodeClass, y: float, used: int | None, lost: dict[str, list[int]], spine: list[tuple[float, float]]
+) -> tuple[Html, float]:
+    name = svg.fits(f"{node_class.num_nodes} x {node_class.name}", 420, 13)
+    parts = [svg.words(_LEFT, y + 15, name, bold=True, size=13)]
     y += 24
-    count = min(node_class.num_nodes, MAX_NODES if node_class.num_nodes <= MAX_NODES else 2)
+    count = node_class.num_nodes if node_class.num_nodes <= MAX_NODES else MAX_NODES - 1
     for number in range(count):
-        name = node_class.hostnames[number] if number < len(node_class.hostnames) else f"node {number + 1}"
-        drawn, height = _node(node_class, y, name, lit=number < used)
+        host = node_class.hostnames[number] if number < len(node_class.hostnames) else f"node {number + 1}"
+        drawn, height = _node(node_class, y, host, None if used is None else number < used, lost.get(host, []))
         spine.append((14.0, y + 14))
         parts += [svg.line([(14.0, y + 14), (_LEFT, y + 14)], thick=2), drawn]
         y += height + 8
     rest = node_class.num_nodes - count
     if rest:
-        words = f"and {rest} more alike" + (
-            f", {max(0, used - count)} of them in use" if used < node_class.num_nodes else ""
-        )
+        use = "" if used is None or used >= node_class.num_nodes else f", {max(0, used - count)} of them in use"
         spine.append((14.0, y + 14))
         parts += [
             svg.line([(14.0, y + 14), (_LEFT, y + 14)], thick=2),
             svg.box(_LEFT, y, WIDTH - _LEFT - 8, 28, dashed=True, stroke=theme.QUIET.light),
-            svg.words(_LEFT + 12, y + 18, words),
+            svg.words(_LEFT + 12, y + 18, f"and {rest} more alike{use}"),
         ]
         y += 36
     return Html("".join(parts)), y + 6
 
 
-def _node(node_class: NodeClass, y: float, name: str, *, lit: bool) -> tuple[Html, float]:
+def _node(node_class: NodeClass, y: float, name: str, lit: bool | None, lost: list[int]) -> tuple[Html, float]:
     shown = min(node_class.devices_per_node, MAX_DEVICES)
-    rows = -(-shown // IN_ROW)
+    rows = -(-(shown + len(lost[:MAX_DEVICES])) // IN_ROW)
     height = 30 + rows * 34 + 22.0
     fill, edge = (theme.LIT_GROUND.light, theme.LIT.light) if lit else (theme.UNKNOWN.light, theme.QUIET.light)
     width = WIDTH - _LEFT - 8
     parts = [
         svg.box(_LEFT, y, width, height, fill=theme.PANEL.light, stroke=edge, thick=2 if lit else 1),
         svg.words(_LEFT + 12, y + 19, svg.fits(name, 190), bold=True),
-        svg.words(WIDTH - 18, y + 19, "in use" if lit else "not used", anchor="end", fill=edge),
     ]
-    for index in range(shown):
-        x, top = _LEFT + 12 + index % IN_ROW * (_CELL + 5), y + 28 + index // IN_ROW * 34
-        parts.append(svg.box(x, top, _CELL, 28, fill=fill, stroke=edge, round_=4))
-        parts.append(svg.words(x + _CELL / 2, top + 18, index, anchor="middle"))
+    if lit is not None:
+        parts.append(svg.words(WIDTH - 18, y + 19, "in use" if lit else "not used", anchor="end", fill=edge))
+    indexes = [i for i in range(shown + len(lost)) if i not in lost][:shown]
+    for place, index in enumerate([*indexes, *lost[:MAX_DEVICES]]):
+        x, top = _LEFT + 12 + place % IN_ROW * (_CELL + 5), y + 28 + place // IN_ROW * 34
+        if place < shown:
+            parts.append(svg.box(x, top, _CELL, 28, fill=fill, stroke=edge, round_=4))
+            parts.append(svg.words(x + _CELL / 2, top + 18, index, anchor="middle"))
+        else:
+            parts.append(svg.box(x, top, _CELL, 28, stroke=theme.BAD.light, thick=2, dashed=True, round_=4))
+            parts.append(svg.words(x + _CELL / 2, top + 18, f"{index} lost", anchor="middle", fill=theme.BAD.light))
     inside = with_origin(
         node_class.intra_node_bytes_per_second, node_class.origins.get("intra_node_bytes_per_second", "unknown")
     )
@@ -116,7 +124,7 @@ def _summary(cluster: Cluster, plan: Plan | None, lost: int) -> str:
     if plan is not None:
         text += f" The plan uses {plan.parallelism.world_size} of them (lit)."
     if lost:
-        text += f" {lost} devices do not work and are left out."
+        text += f" {'1 device does' if lost == 1 else f'{lost} devices do'} not work: left out of planning, marked red."
     return clean(text)
 
 

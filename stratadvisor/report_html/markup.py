@@ -93,7 +93,8 @@ class Section:
     title: str
     intro: Html = Html("")
     figures: tuple[Figure, ...] = ()
-    outro: Html = Html("")
+    beside: Html = Html("")
+    """Stands in the grid with the figures."""
 
 
 def table(content: Table, caption: str) -> Html:
@@ -128,6 +129,9 @@ def figure(content: Figure) -> Html:
 
 def section(content: Section) -> Html:
     """Return a section with its figures in a grid."""
-    grid = tag("div", *(figure(f) for f in content.figures), class_="grid") if content.figures else Html("")
+    cells = [figure(f) for f in content.figures]
+    if content.beside:
+        cells.append(tag("div", content.beside, class_="beside"))
+    grid = tag("div", *cells, class_="grid") if cells else Html("")
     heading = tag("h2", e(content.title), id=f"{content.key}-title")
-    return tag("section", heading, content.intro, grid, content.outro, id=content.key)
+    return tag("section", heading, content.intro, grid, id=content.key)

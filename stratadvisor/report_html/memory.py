@@ -47,7 +47,12 @@ def _summary(plan: Plan) -> str:
         parts.append(f"{group.node_class}: {interval(peak, format_bytes)} {fill}")
     left = len(plan.groups) - MAX_GROUPS
     more = f" {left} more classes are in the table." if left > 0 else ""
-    return clean("Estimated peak and what it is made of. " + "; ".join(parts) + "." + more)
+    return clean(
+        "Estimated peak and what it is made of; the bracket is its band, the red line what is usable there. "
+        + "; ".join(parts)
+        + "."
+        + more
+    )
 
 
 def _spec(groups: tuple[NodeGroup, ...], totals: dict[str, float | None]) -> charts.Spec:
@@ -71,7 +76,7 @@ def _spec(groups: tuple[NodeGroup, ...], totals: dict[str, float | None]) -> cha
                 "likely": peak.likely / GIB,
                 "free": None if free is None else free / GIB,
                 "total": None if total is None or total == free else total / GIB,
-                "words": "free memory unknown" if free is None else f"{format_bytes(free)} usable",
+                "words": "free memory unknown" if free is None else f"red line: {format_bytes(free)} usable",
             }
         )
     names = [t.replace("_", " ") for t in order]
@@ -80,7 +85,7 @@ def _spec(groups: tuple[NodeGroup, ...], totals: dict[str, float | None]) -> cha
     edge = {"color": theme.INK.light}
     return {
         "width": charts.WIDTH + 20,
-        "height": {"step": 74},
+        "height": {"step": 82},
         "data": charts.rows(marks),
         "encoding": {"y": y},
         "layer": [
@@ -101,23 +106,23 @@ def _spec(groups: tuple[NodeGroup, ...], totals: dict[str, float | None]) -> cha
             },
             *(
                 {
-                    "mark": {"type": "tick", "thickness": 2, "height": 9, "yOffset": 19, **edge},
+                    "mark": {"type": "tick", "thickness": 2, "height": 9, "opacity": 1, "yOffset": 19, **edge},
                     "encoding": {"x": {"field": field, "type": "quantitative"}},
                 }
                 for field in ("low", "high")
             ),
             {
                 "transform": [{"filter": "datum.free != null"}],
-                "mark": {"type": "tick", "thickness": 3, "height": 54, "color": theme.BAD.light},
+                "mark": {"type": "tick", "thickness": 3, "height": 40, "opacity": 1, "color": theme.BAD.light},
                 "encoding": {"x": {"field": "free", "type": "quantitative"}},
             },
             {
                 "transform": [{"filter": "datum.total != null"}],
-                "mark": {"type": "tick", "thickness": 2, "height": 54, "color": theme.QUIET.light},
+                "mark": {"type": "tick", "thickness": 2, "height": 40, "opacity": 1, "color": theme.QUIET.light},
                 "encoding": {"x": {"field": "total", "type": "quantitative"}},
             },
             {
-                "mark": {"type": "text", "align": "right", "dy": -23, "color": theme.INK.light, "dx": -4},
+                "mark": {"type": "text", "align": "right", "dy": -28, "color": theme.INK.light, "dx": -4},
                 "encoding": {"x": {"value": charts.WIDTH + 20}, "text": {"field": "words"}},
             },
         ],

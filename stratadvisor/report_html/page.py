@@ -52,8 +52,15 @@ def sections(subject: Subject, rules: RuleSet | None) -> tuple[Section, ...]:
         found.append(Section(key="costs", title="What it should cost", figures=costs))
         same = rules if rules is not None and rules.digest == plan.provenance.ruleset_digest else None
         chart = (flowchart.figure(plan, same),)
-        found.append(Section(key="why", title="Why this", figures=chart, outro=flowchart.path(plan)))
-        found.append(Section(key="others", title="What else was considered", figures=(ranking.figure(plan),)))
+        found.append(Section(key="why", title="Why this", figures=chart, beside=flowchart.path(plan)))
+        found.append(
+            Section(
+                key="others",
+                title="What else was considered",
+                figures=(ranking.figure(plan),),
+                beside=ranking.not_chosen(plan),
+            )
+        )
     if profile is not None or plan is not None:
         found.append(Section(key="cluster", title="The cluster", figures=_cluster(subject, cluster, profile)))
     if profile is not None:

@@ -6,12 +6,12 @@ from typing import Any
 
 from stratadvisor.report.format import interval
 from stratadvisor.report_html import charts, theme
-from stratadvisor.report_html.markup import Figure, Table, unique
-from stratadvisor.report_html.step_time import SECONDS_LABEL
+from stratadvisor.report_html.markup import Figure, Html, Table, e, join, lines, tag, unique
 from stratadvisor.schema.plan import Alternative, Interval, Plan
 from stratadvisor.units import format_seconds
 
 MAX_DRAWN = 14
+LOGARITHMIC_FROM = 4.0
 
 
 def figure(plan: Plan) -> Figure:
@@ -31,6 +31,20 @@ def figure(plan: Plan) -> Figure:
     spec = _spec(values)
     drawing = charts.draw("ranking", title, summary, spec)
     return Figure(key="ranking", title=title, summary=summary, table=_table(plan, ranked, killed), svg=drawing)
+
+
+def not_chosen(plan: Plan) -> Html:
+    """Return the reason against each candidate, and what would change the choice."""
+    items = []
+    for other in plan.alternatives:
+        words = other.reason or ("does not fit" if not other.feasible else "predicted slower")
+        family = "" if other.inside_family else "; outside the flowchart's family"
+        items.append(tag("li", tag("strong", e(other.strategy)), e(f" ({other.variant}): {words}{family}")))
+    flips = [f"{f.fact} is {f.now}; at {f.threshold}, {f.then} wins" for f in plan.flips]
+    parts = [tag("h3", e("Why not the others")), tag("ul", *items)] if items else []
+    if flips:
+        parts += [tag("h3", e("What would change the choice")), lines(flips)]
+    return join(parts)
 
 
 def _kind(other: Alternative) -> str:
@@ -64,12 +78,16 @@ def _summary(plan: Plan, ranked: list[Alternative], killed: int) -> str:
 def _spec(values: list[dict[str, Any]]) -> charts.Spec:
     kinds = ["chosen", "in the chosen family", "outside the family"]
     colours = [theme.LIT.light, theme.QUIET.light, theme.CATEGORIES[3].light]
+    unit, sign = charts.time_unit(max(v["high"] for v in values))
+    values = [{**v, **{key: v[key] / unit for key in ("low", "likely", "high")}} for v in values]
     low, high = min(v["low"] for v in values), max(v["high"] for v in values)
     scale: charts.Spec = {"zero": False, "nice": True}
-    if low > 0 and high / low > 12:
+    axis: charts.Spec = {"tickCount": 5}
+    if low > 0 and high / low > LOGARITHMIC_FROM:
         scale = charts.logarithmic(low, high)
+        axis = {"values": charts.round_ticks(low, high)}
     order = [v["label"] for v in values]
-    x = charts.quantity("low", None, scale=scale, axis={"labelExpr": SECONDS_LABEL, "tickCount": 4})
+    x = charts.quantity("low", f"{sign} (estimated)", scale=scale, axis={"format": "~g", **axis})
     present = [k for k in kinds if any(v["kind"] == k for v in values)]
     colour = charts.names(
         "kind", present, scale={"domain": kinds, "range": colours}, legend={"columns": 3, "values": present}

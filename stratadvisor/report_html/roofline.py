@@ -125,10 +125,16 @@ def _spec(points: list[_Point], tops: list[tuple[str, float]], bandwidth: float,
     best = max(rate for _, rate in tops)
     lowest = min([left * bandwidth, *(p.rate for p in points)])
     x = charts.quantity(
-        "intensity", "FLOP per byte", scale=charts.logarithmic(left, right), axis={"tickCount": 5, "format": "~g"}
+        "intensity",
+        "FLOP per byte",
+        scale=charts.logarithmic(left, right),
+        axis={"values": charts.round_ticks(left, right), "format": "~g"},
     )
     y = charts.quantity(
-        "rate", None, scale=charts.logarithmic(lowest, best * 1.3), axis={"labelExpr": FLOPS_LABEL, "tickCount": 5}
+        "rate",
+        None,
+        scale=charts.logarithmic(lowest, best * 1.8),
+        axis={"labelExpr": FLOPS_LABEL, "values": charts.round_ticks(lowest, best * 1.8)},
     )
     slope = [{"intensity": left, "rate": left * bandwidth}, {"intensity": ridge, "rate": best}]
     layers: list[charts.Spec] = [
@@ -149,7 +155,7 @@ def _spec(points: list[_Point], tops: list[tuple[str, float]], bandwidth: float,
         layers.append(
             {
                 "data": charts.rows(words),
-                "mark": {"type": "text", "align": "right", "dy": -9 if above else 13, "fontSize": 11},
+                "mark": {"type": "text", "align": "right", "dy": -14 if above else 13, "fontSize": 11},
                 "encoding": {"x": x, "y": y, "text": {"field": "label"}},
             }
         )

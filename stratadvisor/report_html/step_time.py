@@ -36,12 +36,13 @@ def figure(plan: Plan) -> Figure:
     left = len(terms) - len(drawn)
     if left:
         summary += f" {left} terms of a thousandth or less are in the table only."
+    top = max(v for _, v in drawn)
+    unit, sign = charts.time_unit(top)
     values = [
-        {"term": name, "seconds": v, "words": f"{format_seconds(v)}, {percent(v / step.likely)}", "at": 0}
+        {"term": name, "time": v / unit, "words": f"{format_seconds(v)}, {percent(v / step.likely)}"}
         for name, v in drawn
     ]
     order = [name for name, _ in drawn]
-    top = max(v for _, v in drawn)
     spec = {
         "width": charts.WIDTH - 20,
         "height": {"step": 30},
@@ -49,7 +50,10 @@ def figure(plan: Plan) -> Figure:
         "encoding": {
             "y": charts.names("term", order, axis={"ticks": False, "domain": False, "labelPadding": 6}),
             "x": charts.quantity(
-                "seconds", None, scale={"domain": [0, top * 1.45]}, axis={"labelExpr": SECONDS_LABEL, "tickCount": 4}
+                "time",
+                f"{sign} (estimated)",
+                scale={"domain": [0, top * 1.45 / unit]},
+                axis={"tickCount": 4, "grid": False},
             ),
         },
         "layer": [
@@ -58,12 +62,3 @@ def figure(plan: Plan) -> Figure:
         ],
     }
     return Figure(key="step", title=title, summary=summary, table=table, svg=charts.draw("step", title, summary, spec))
-
-
-SECONDS_LABEL = (
-    "datum.value == 0 ? '0' : datum.value >= 172800 ? format(datum.value / 86400, '.3~g') + ' d' :"
-    " datum.value >= 7200 ? format(datum.value / 3600, '.3~g') + ' h' :"
-    " datum.value >= 120 ? format(datum.value / 60, '.3~g') + ' min' :"
-    " datum.value >= 1 ? format(datum.value, '.3~g') + ' s' :"
-    " datum.value >= 0.001 ? format(datum.value * 1000, '.3~g') + ' ms' : format(datum.value * 1e6, '.3~g') + ' us'"
-)

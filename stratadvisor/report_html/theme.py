@@ -83,6 +83,8 @@ padding:0;margin:1.2em 0}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,470px),1fr));gap:18px;align-items:start}
 figure{margin:0;min-width:0;background:var(--panel);border:1px solid var(--line);border-radius:12px;padding:14px 16px}
 figure.wide{grid-column:1/-1}
+.beside{min-width:0}
+.beside h3{margin-top:.8em}
 .drawing{background:var(--ground);border-radius:8px;padding:8px}
 .drawing svg{display:block;max-width:100%;height:auto;margin:0 auto}
 figcaption{font-size:.92rem;margin-top:.7em}
@@ -105,7 +107,8 @@ ol.path li{margin:.5em 0}
 .taken{font-weight:650;color:var(--lit)}
 code{font:.9em ui-monospace,"DejaVu Sans Mono",monospace}
 footer{padding-top:1.5em;padding-bottom:3em;color:var(--quiet);font-size:.88rem}
-@media (max-width:560px){body{font-size:15px}figure{padding:10px 10px}h1{font-size:1.4rem}}
+@media (max-width:560px){body{font-size:15px}main,header,footer,nav{padding-left:10px;padding-right:10px}
+figure{padding:8px}.drawing{padding:2px}h1{font-size:1.4rem}}
 @media print{body{font-size:11px}nav{display:none}figure,.numbers>div{break-inside:avoid;background:none}
 details::details-content{content-visibility:visible;block-size:auto}summary{display:none}h2{break-after:avoid}
 .grid{grid-template-columns:1fr 1fr}.scroll{overflow:visible}}

@@ -1,19 +1,16 @@
-"""Predicted against measured: each quantity as a share of its prediction, and the run step by step."""
+"""Predicted against measured: each quantity as a share of its prediction, and who won."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from stratadvisor.report.format import UNKNOWN, percent
-from stratadvisor.report_html import charts, theme
+from stratadvisor.report_html import charts, run_steps, theme
 from stratadvisor.report_html.markup import Figure, Table, clean, unique
-from stratadvisor.report_html.step_time import SECONDS_LABEL
-from stratadvisor.schema.plan import Interval, Plan
+from stratadvisor.schema.plan import Plan
 from stratadvisor.schema.validation import Comparison, RunConfigOutcome, ValidationResult
 from stratadvisor.units import format_bytes, format_count, format_seconds
-from stratadvisor.validate.metrics import RunMetrics, number
-
-MAX_STEPS = 400
+from stratadvisor.validate.metrics import RunMetrics
 
 
 def figures(outcome: RunConfigOutcome | None, metrics: RunMetrics | None, plan: Plan | None) -> tuple[Figure, ...]:
@@ -23,7 +20,7 @@ def figures(outcome: RunConfigOutcome | None, metrics: RunMetrics | None, plan: 
         found += [_compared(result, index) for index, result in enumerate(outcome.results)]
         if len(outcome.results) > 1:
             found.append(_winner(outcome))
-    found += _steps(outcome, metrics, plan)
+    found += run_steps.figures(outcome, metrics, plan)
     return tuple(found)
 
 
@@ -110,7 +107,7 @@ def _spec(drawn: list[Comparison]) -> charts.Spec:
     scale = charts.logarithmic(min(0.8, *reach), max(1.25, *reach))
     kinds = ["inside", "outside", "no band"]
     colours = [theme.GOOD.light, theme.BAD.light, theme.QUIET.light]
-    axis = {"tickCount": 5, "labelExpr": "format(datum.value, '~g') + ' x'"}
+    axis = {"values": charts.round_ticks(*scale["domain"]), "labelExpr": "format(datum.value, '~g') + ' x'"}
     colour = charts.names("verdict", kinds, scale={"domain": kinds, "range": colours}, legend={"columns": 3})
     shape = charts.names("verdict", kinds, scale={"domain": kinds, "range": ["circle", "cross", "square"]})
     return {
@@ -189,71 +186,3 @@ def _winner(outcome: RunConfigOutcome) -> Figure:
     return Figure(
         key="winner", title=title, summary=summary, table=table, svg=charts.draw("winner", title, summary, spec)
     )
-
-
-def _steps(outcome: RunConfigOutcome | None, metrics: RunMetrics | None, plan: Plan | None) -> list[Figure]:
-    """Return time and loss step by step; a long run is thinned to equally spaced steps."""
-    if metrics is None or not metrics.steps:
-        return []
-    every = -(-len(metrics.steps) // MAX_STEPS)
-    steps = metrics.steps[::every]
-    thinned = f" One step of {every} is shown." if every > 1 else ""
-    scaled = bool(outcome and outcome.results[0].proxy)
-    band = None if plan is None or scaled else plan.predicted.step_seconds
-    times = [(int(s["step"]), v) for s in steps if (v := number(s, "step_seconds")) is not None]
-    losses = [(int(s["step"]), v) for s in steps if (v := number(s, "loss")) is not None]
-    found = []
-    if times:
-        words = "Time of each step, measured; the first ones warm up." + thinned
-        if band is not None:
-            words += f" Shaded: predicted {format_seconds(band.low)} to {format_seconds(band.high)} (estimated)."
-        found.append(
-            _line("times", "Step time, step by step", words, times, band, format_seconds, {"labelExpr": SECONDS_LABEL})
-        )
-    if losses:
-        first, last = losses[0][1], losses[-1][1]
-        words = f"Training loss, measured: {first:.4g} at first, {last:.4g} at last." + thinned
-        found.append(_line("loss", "Loss", words, losses, None, "{:.4g}".format, {}))
-    return found
-
-
-def _line(
-    key: str,
-    title: str,
-    summary: str,
-    points: list[tuple[int, float]],
-    band: Interval | None,
-    show: Any,
-    axis: charts.Spec,
-) -> Figure:
-    rows = tuple((str(step), f"{show(value)} (measured)") for step, value in points)
-    y = charts.quantity("value", None, scale={"zero": band is not None}, axis={"tickCount": 5, **axis})
-    layers: list[charts.Spec] = []
-    if band is not None:
-        shade = [{"low": band.low, "high": band.high, "likely": band.likely}]
-        layers = [
-            {
-                "data": charts.rows(shade),
-                "mark": {"type": "rect", "color": theme.BAND.light},
-                "encoding": {"y": charts.quantity("low", None, axis={"tickCount": 5, **axis}), "y2": {"field": "high"}},
-            },
-            {
-                "data": charts.rows(shade),
-                "mark": {"type": "rule", "color": theme.LIT.light, "strokeWidth": 2},
-                "encoding": {"y": {"field": "likely", "type": "quantitative"}},
-            },
-        ]
-    mark = {
-        "type": "line",
-        "color": theme.MEASURED.light,
-        "strokeWidth": 2,
-        "point": {"color": theme.MEASURED.light, "size": 34},
-    }
-    data = charts.rows([{"step": step, "value": value} for step, value in points])
-    x = charts.quantity(
-        "step", "step", axis={"tickMinStep": 1, "format": "d", "tickCount": 6}, scale={"zero": False, "nice": False}
-    )
-    layers.append({"data": data, "mark": mark, "encoding": {"x": x, "y": y}})
-    spec = {"width": charts.WIDTH, "height": 170, "layer": layers}
-    table = Table(columns=("step", title.split(",", maxsplit=1)[0].lower()), rows=rows)
-    return Figure(key=key, title=title, summary=summary, table=table, svg=charts.draw(key, title, summary, spec))
