@@ -47,6 +47,8 @@ port="${MASTER_PORT:-}"
 if [[ -z $nodes && -z $node_rank && -n ${SLURM_STEP_NUM_NODES:-} ]]; then
     # Inside srun: one task on each node, which starts all processes of the node.
     nodes=$SLURM_STEP_NUM_NODES
+    whole_number SLURM_STEP_NUM_NODES "$nodes" 1
+    whole_number SLURM_JOB_ID "${SLURM_JOB_ID:-0}" 0 # bash would run what stands in brackets in a "number"
     if [[ ${SLURM_STEP_NUM_TASKS:-$nodes} != "$nodes" ]]; then
         fail "srun started $SLURM_STEP_NUM_TASKS tasks on $nodes nodes; start one on each: srun --ntasks-per-node=1"
     fi
