@@ -96,7 +96,11 @@ def _choices(subject: Subject) -> None:
             continue  # YAML reads a bare no as false, and so does Accelerate
         if path[-1] == "distributed_type" and value is False:
             subject.report(
-                "ACC105", path, "distributed_type is false: YAML reads a bare NO as false", "distributed_type: 'NO'"
+                "ACC105",
+                path,
+                "distributed_type is false: YAML reads a bare NO as false",
+                "distributed_type: 'NO'",
+                severity="warning",
             )
             continue
         text = str(value)

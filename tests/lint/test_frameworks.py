@@ -1,0 +1,183 @@
+"""The frameworks' own parsers judge the examples: what we call an error they refuse, what we call good they take."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from lint_examples import CASES, config
+
+DEEPSPEED = """
+import copy, json, logging, sys
+import deepspeed, torch
+from deepspeed.runtime.config import DeepSpeedConfig
+
+logging.disable(logging.CRITICAL)
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+deepspeed.init_distributed(dist_backend="gloo", dist_init_required=False, verbose=False)
+
+
+class World:
+    def __init__(self, size):
+        self.size = size
+
+    def get_data_parallel_world_size(self):
+        return self.size
+
+
+def refused(content, world, judge):
+    try:
+        DeepSpeedConfig(copy.deepcopy(content), mpu=World(world))
+        if judge == "engine":
+            model = torch.nn.Linear(4, 4)
+            deepspeed.initialize(model=model, model_parameters=model.parameters(), config=copy.deepcopy(content))
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
+
+
+answers = {name: refused(*asked) for name, asked in json.load(sys.stdin).items()}
+print("ANSWERS" + json.dumps(answers))
+"""
+
+TRANSFORMERS = """
+import json, logging, sys, warnings
+from transformers import TrainingArguments
+
+warnings.simplefilter("ignore")
+
+
+def refused(content, world, judge):
+    try:
+        TrainingArguments(**{"use_cpu": True, **content})
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
+
+
+answers = {name: refused(*asked) for name, asked in json.load(sys.stdin).items()}
+print("ANSWERS" + json.dumps(answers))
+"""
+
+LIGHTNING = """
+import json, logging, sys, warnings
+import lightning
+
+warnings.simplefilter("ignore")
+logging.disable(logging.CRITICAL)
+
+
+def refused(content, world, judge):
+    try:
+        lightning.Trainer(**content)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
+
+
+answers = {name: refused(*asked) for name, asked in json.load(sys.stdin).items()}
+print("ANSWERS" + json.dumps(answers))
+"""
+
+ACCELERATE = """
+import json, os, sys, tempfile, warnings
+import yaml
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import FullyShardedDataParallelPlugin
+from accelerate.utils.launch import prepare_multi_gpu_env
+
+warnings.simplefilter("ignore")
+clean = dict(os.environ)
+
+
+def refused(content, world, judge):
+    os.environ.clear()
+    os.environ.update(clean)
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(content)
+        file.flush()
+        try:
+            arguments = launch_command_parser().parse_args(["--config_file", file.name, "train.py"])
+            arguments, _, _ = _validate_launch_command(arguments)
+            arguments.main_process_port = 0
+            environment = prepare_multi_gpu_env(arguments)
+            if arguments.use_fsdp:
+                os.environ.update(environment)
+                for name in ("SYNC_MODULE_STATES", "CPU_RAM_EFFICIENT_LOADING"):  # they would ask for a GPU
+                    os.environ[f"FSDP_{name}"] = "false"
+                FullyShardedDataParallelPlugin()
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error)[:200]}"
+    return ""
+
+
+answers = {name: refused(*asked) for name, asked in json.load(sys.stdin).items()}
+print("ANSWERS" + json.dumps(answers))
+"""
+
+PROGRAMS = {
+    "deepspeed": DEEPSPEED,
+    "transformers": TRANSFORMERS,
+    "lightning": LIGHTNING,
+    "accelerate": ACCELERATE,
+}
+NOT_HERE = {
+    "PL210-0": "needs a GPU",
+    "PL210-1": "needs a GPU",
+    "PL204-0": "",
+    "PL104-0": "strategies as mappings are LightningCLI's",
+    "HF209-0": "the argument starts the DeepSpeed integration, which is judged by its own table",
+    "HF209-1": "the argument starts the DeepSpeed integration, which is judged by its own table",
+    "DS211-0": "only libraries read it",
+}
+
+
+WORLDS = {"DS201-1": 8}
+"""Ranks to judge with, where the check itself is told none."""
+
+
+def asked_of(kind: str) -> dict[str, tuple[object, int, str]]:
+    asked = {}
+    for name, _, example in CASES:
+        if example.kind != kind or NOT_HERE.get(name):
+            continue
+        for which in ("bad", "good"):
+            if which == "bad" and example.judge == "elsewhere":
+                continue
+            content = config(example, which)
+            text = yaml.safe_dump(content) if kind == "accelerate" else content
+            asked[f"{name} {which}"] = (text, example.options.get("world_size", WORLDS.get(name, 1)), example.judge)
+    return asked
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_the_frameworks_refuse_the_bad_and_take_the_good(kind, tmp_path):
+    if importlib.util.find_spec(kind) is None:
+        pytest.skip(f"{kind} is not installed")
+    asked = asked_of(kind)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAMS[kind]],
+        input=json.dumps(asked),
+        cwd=tmp_path,
+        env=os.environ
+        | {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0", "HF_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = json.loads(done.stdout[done.stdout.rindex("ANSWERS") + len("ANSWERS") :])
+    assert set(answers) == set(asked)
+    wrong = {}
+    for name, (_, _, judge) in asked.items():
+        should_refuse = name.endswith(" bad") and judge in ("parser", "engine")
+        if bool(answers[name]) != should_refuse:
+            wrong[name] = answers[name] or "taken"
+    assert wrong == {}
