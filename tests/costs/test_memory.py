@@ -18,8 +18,18 @@ SEVEN_BILLION = shape_for_size(7e9)
 PARAMETERS = 6_738_415_616
 
 
+MODULE = ModelShape(
+    name="convolutions",
+    family="module",
+    num_parameters=25_000_000,
+    num_active_parameters=25_000_000,
+    flops_per_item=4e9,
+    saved_bytes_per_item=90e6,
+)
+
+
 def known(name: str) -> ModelShape:
-    shape = models.lookup(name)
+    shape = MODULE if name == MODULE.name else models.lookup(name)
     assert shape is not None
     return shape
 
@@ -53,7 +63,9 @@ layouts = st.fixed_dictionaries(
         "compiled": st.booleans(),
     }
 )
-shapes = st.sampled_from(["llama-2-7b", "gpt2", "mixtral-8x7b", "qwen3-30b-a3b", "bert-base", "vit-base-16"])
+shapes = st.sampled_from(
+    ["llama-2-7b", "gpt2", "mixtral-8x7b", "qwen3-30b-a3b", "bert-base", "vit-base-16", MODULE.name]
+)
 examples = settings(deadline=None, derandomize=True, max_examples=100)
 
 
@@ -271,11 +283,7 @@ def test_the_first_pipeline_stage_holds_as_many_micro_batches_as_there_are_stage
 
 
 def test_a_counted_module_keeps_what_was_counted() -> None:
-    shape = ModelShape(
-        name="conv", family="module", num_parameters=25_000_000, num_active_parameters=25_000_000,
-        flops_per_item=4e9, saved_bytes_per_item=90e6,
-    )  # fmt: skip
-    found = memory(shape, micro_batch_size=64, precision="fp32")
+    found = memory(MODULE, micro_batch_size=64, precision="fp32")
     assert found.terms_bytes["activations"] >= 64 * 90e6
     assert found.terms_bytes["parameters"] == 4 * 25_000_000
 
@@ -308,3 +316,11 @@ def test_the_same_question_has_the_same_answer() -> None:
     layout = Layout(engine="fsdp2", data_parallel_shard_degree=8, sharding="parameters")
     first = estimate(SEVEN_BILLION, layout, device_kind="cuda", ranks_per_node=8)
     assert estimate(SEVEN_BILLION, replace(layout), device_kind="cuda", ranks_per_node=8) == first
+
+
+def test_a_cpu_process_is_larger_than_what_its_tensors_need() -> None:
+    shape = shape_for_size(20e6)
+    layout = {"engine": "ddp", "data_parallel_replicate_degree": 2, "precision": "fp32", "sequence_length": 128}
+    found = memory(shape, "cpu", **layout)
+    assert found.terms_bytes["context"] > 200 * 2**20
+    assert found.terms_bytes["reserve"] > memory(shape, **layout).terms_bytes["reserve"]
