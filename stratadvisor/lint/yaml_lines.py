@@ -14,6 +14,7 @@ MAX_NODES = 50_000
 """Values after aliases are followed; a file of billion laughs has thousands of characters and 10^9 of them."""
 MAX_DEPTH = 64
 _MERGE = "tag:yaml.org,2002:merge"
+_PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 class YamlProblemError(Exception):
@@ -32,6 +33,8 @@ class _Reader:
             raise YamlProblemError(f"holds more than {MAX_NODES} values once its aliases are followed")
         if len(path) > MAX_DEPTH:
             raise YamlProblemError(f"is nested deeper than {MAX_DEPTH} levels")
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN:
+            raise YamlProblemError(f"has the tag {node.tag[:60]} in line {_line(node)}, which is not plain YAML")
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -74,8 +77,8 @@ def read_yaml(text: str) -> tuple[Any, Places]:
         YamlProblemError: no YAML, several documents, tags that make objects, too many values, too deep.
 
     """
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         reader = _Reader(loader)
         return (None if node is None else reader.value(node, ())), reader.found
@@ -88,5 +91,3 @@ def read_yaml(text: str) -> tuple[Any, Places]:
         raise YamlProblemError(f"is nested deeper than {MAX_DEPTH} levels") from None
     except (ValueError, OverflowError) as problem:
         raise YamlProblemError(f"has a value that cannot be read: {str(problem)[:80]}") from None
-    finally:
-        loader.dispose()
