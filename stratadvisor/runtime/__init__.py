@@ -13,6 +13,7 @@ _CORE = (
     "data.py",
     "distributed.py",
     "engine.py",
+    "foreign.py",
     "lora.py",
     "loop.py",
     "model.py",

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from .config import ConfigError, TrainConfig
+from .foreign import example_items
 from .sampler import ShareSampler
 
 IGNORED = -100
@@ -164,12 +165,17 @@ def open_tokens(path: Path, sequence_length: int, vocab_size: int) -> TokenWindo
 
 
 def token_dataset(config: TrainConfig, path: Path | None) -> Dataset[Sample]:
-    """Return the dataset of a transformer: the file's tokens, or synthetic ones without a file."""
+    """Return the dataset of a transformer: the file's tokens, or synthetic ones without a file.
+
+    For a module of the user's factory, random items of its input's shape.
+    """
     vocab_size = config.model.vocab_size
     if config.model.family == "module":
-        raise ConfigError(
-            f"the model {config.model.name!r} is not a transformer: replace build_data in train.py by your own dataset"
-        )
+        if path is not None:
+            raise ConfigError(
+                f"the model {config.model.name!r} is not a transformer: replace build_data in train.py to read {path}"
+            )
+        return example_items(config.model.factory, config.seed)
     dataset: Dataset[Sample]
     if path is None:
         dataset = SyntheticTokens(vocab_size, config.sequence_length, config.seed)

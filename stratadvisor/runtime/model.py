@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from torch.utils.checkpoint import (
 )
 
 from .config import ConfigError, ModelConfig, TrainConfig
+from .foreign import ForeignModule, make
 
 ROPE_BASE = 10000.0
 """arXiv:2104.09864, section 3.2.2."""
@@ -225,48 +224,13 @@ def _selective() -> Any:
     return create_selective_checkpoint_contexts(policy)  # type: ignore[no-untyped-call]
 
 
-class ForeignModule(nn.Module):
-    """A module of the user's factory with the summed loss around it.
-
-    The module returns either the mean loss of the batch (one number) or class scores for the labels.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss summed over the labels."""
-        output = self.module(inputs)
-        if output.ndim == 0:
-            return output.float() * labels.numel()  # type: ignore[no-any-return]
-        return F.cross_entropy(output.float().flatten(0, -2), labels.flatten(), reduction="sum")
-
-
-def load_factory(name: str) -> Callable[[], nn.Module]:
-    """Return the callable ``pkg.module:callable``.
-
-    Raises:
-        ConfigError: it cannot be imported or is not callable.
-
-    """
-    module_name, _, attribute = name.partition(":")
-    try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as problem:
-        raise ConfigError(f"model.factory {name!r} cannot be imported: {problem}") from None
-    if not callable(factory):
-        raise ConfigError(f"model.factory {name!r} is not callable")
-    return factory  # type: ignore[no-any-return]
-
-
 def build(config: TrainConfig) -> nn.Module:
     """Return the model of the configuration.
 
     A transformer comes without storage (meta device): the engine gives each rank only the part that it holds.
     """
     if config.model.family == "module":
-        return ForeignModule(load_factory(config.model.factory)())
+        return ForeignModule(make(config.model.factory)[0])
     if config.sequence_length > config.model.max_sequence_length and config.model.learned_positions:
         raise ConfigError(
             f"sequence_length {config.sequence_length} exceeds the {config.model.max_sequence_length} learned positions"

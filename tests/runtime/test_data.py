@@ -100,9 +100,9 @@ def test_an_encoder_learns_masked_positions_only() -> None:
     assert not hasattr(masked, "fixed_tokens")
 
 
-def test_a_foreign_module_needs_its_own_dataset() -> None:
+def test_a_file_for_a_foreign_module_needs_a_dataset_of_ones_own() -> None:
     with pytest.raises(ConfigError, match="replace build_data"):
-        data.token_dataset(config(model={"name": "mine", "family": "module", "factory": "a:b"}), None)
+        data.token_dataset(config(model={"name": "mine", "family": "module", "factory": "a:b"}), Path("images"))
 
 
 @pytest.mark.parametrize("workers", [0, 1])

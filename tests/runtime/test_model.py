@@ -193,14 +193,3 @@ def test_initial_values_depend_on_name_and_seed_alone() -> None:
 def test_impossible_dimensions_are_refused_in_words(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model.build(config(model=TINY | changes))
-
-
-def test_a_module_from_a_factory_returns_the_summed_loss() -> None:
-    class Scores(torch.nn.Module):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return torch.zeros(len(inputs), 10)
-
-    wrapped = model.ForeignModule(Scores())
-    loss = wrapped(torch.zeros(4, 2), torch.tensor([1, 2, 3, 4]))
-    assert math.isclose(loss.item(), 4 * math.log(10), rel_tol=1e-5)
-    assert isinstance(model.build(config(model={"family": "module", "factory": "torch.nn:Identity"})), torch.nn.Module)
