@@ -124,6 +124,13 @@ def parse_gpus(gpus: str, *, inter_node: str | None = None, intra_node: str | No
     """
     if len(gpus) > 4000:
         raise UsageError("--gpus is longer than 4000 characters; write a cluster file instead")
+    try:
+        return _one_line(gpus, inter_node, intra_node)
+    except ValidationError as problem:
+        raise UsageError(f"--gpus: {first_problem(problem)}") from None
+
+
+def _one_line(gpus: str, inter_node: str | None, intra_node: str | None) -> ClusterProfile:
     nodes = []
     for part in gpus.split(","):
         match = _GROUP.match(part.strip())

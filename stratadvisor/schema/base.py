@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, model_validator
 
 Origin = Literal["measured", "reported", "catalog", "declared", "estimated", "unknown"]
 """measured: timed here. reported: a driver or sysfs said so. catalog: a published figure. declared: the user said so.
@@ -70,6 +70,28 @@ def unknown(reason: str) -> Reading:
     return Reading(value=None, origin="unknown", detail=reason)
 
 
+LARGEST = 1e24
+"""No amount in this program comes near it in its base unit; what is larger overflows in a product."""
+
+
+def _amount(reading: Reading) -> Reading:
+    if reading.value is not None and not (reading.value == 0 or 1e-15 <= reading.value <= LARGEST):
+        raise ValueError(f"{reading.value:g} is not a possible amount (0, or 1e-15 to {LARGEST:g})")
+    return reading
+
+
+def _rate(reading: Reading) -> Reading:
+    if reading.value is not None and not 1e-6 <= reading.value <= LARGEST:
+        raise ValueError(
+            f"{reading.value:g} per second is not a possible rate (1e-6 to {LARGEST:g}); leave out what is unknown"
+        )
+    return reading
+
+
+Amount = Annotated[Reading, AfterValidator(_amount)]
+"""Bytes, seconds, watts, cores: never negative."""
+Rate = Annotated[Reading, AfterValidator(_rate)]
+"""Bytes, FLOP or cycles per second: a rate of zero would be an unknown in disguise."""
 NonNegative = Annotated[float, Field(ge=0)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Item = TypeVar("Item")

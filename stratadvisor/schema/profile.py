@@ -5,13 +5,17 @@ Hand-editable JSON, versioned, migrated on load.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from stratadvisor.schema.base import Document, Many, NonNegative, PositiveInt, Reading, unknown
+from stratadvisor.schema.base import LARGEST, Amount, Document, Many, NonNegative, PositiveInt, Rate, Reading, unknown
 
 PROFILE_SCHEMA_VERSION = 1
+
+MAX_COUNT = 10_000_000
+"""Nodes of a cluster, ranks of a collective."""
+PositiveNumber = Annotated[float, Field(ge=1e-9, le=LARGEST)]
 
 DeviceKind = Literal["cuda", "rocm", "xpu", "cpu"]
 LinkKind = Literal["nvlink", "nvswitch", "pcie_switch", "host_bridge", "numa", "system", "shared_memory", "unknown"]
@@ -48,7 +52,7 @@ class MemoryUser(Document):
 
     pid: int
     name: str = ""
-    used_bytes: Reading = Field(default_factory=lambda: unknown("not reported"))
+    used_bytes: Amount = Field(default_factory=lambda: unknown("not reported"))
 
 
 class DeviceProfile(Document):
@@ -63,8 +67,8 @@ class DeviceProfile(Document):
     """Entry of catalog/gpus.toml; None when the name matches none."""
     uuid: str = ""
     compute_capability: tuple[int, int] | None = None
-    memory_total_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
-    memory_free_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+    memory_total_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
+    memory_free_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
     memory_users: Many[MemoryUser] = ()
     unified_memory: bool | None = None
     """Whether the device shares the host's memory (GH200/GB10 style or a CPU); None when unknown."""
@@ -79,22 +83,22 @@ class DeviceProfile(Document):
     pcie_width_max: int | None = None
     pcie_width_current: int | None = None
     numa_node: int | None = None
-    clock_sm_hertz: Reading = Field(default_factory=lambda: unknown("not read"))
-    clock_sm_max_hertz: Reading = Field(default_factory=lambda: unknown("not read"))
-    power_limit_watts: Reading = Field(default_factory=lambda: unknown("not read"))
-    power_default_watts: Reading = Field(default_factory=lambda: unknown("not read"))
+    clock_sm_hertz: Amount = Field(default_factory=lambda: unknown("not read"))
+    clock_sm_max_hertz: Amount = Field(default_factory=lambda: unknown("not read"))
+    power_limit_watts: Amount = Field(default_factory=lambda: unknown("not read"))
+    power_default_watts: Amount = Field(default_factory=lambda: unknown("not read"))
     temperature_celsius: Reading = Field(default_factory=lambda: unknown("not read"))
     throttle_reasons: Many[str] = ()
     healthy: bool | None = None
     """False: the driver lost it or it failed a query it must answer; None: not established."""
     health_reason: str = ""
-    matmul_flops_per_second: dict[str, Reading] = Field(default_factory=dict)
+    matmul_flops_per_second: dict[str, Rate] = Field(default_factory=dict)
     """Best sustained rate of a large square product by precision (fp32, tf32, bf16, fp16, fp8)."""
-    matmul_by_size: dict[str, dict[int, float]] = Field(default_factory=dict)
+    matmul_by_size: dict[str, dict[PositiveInt, PositiveNumber]] = Field(default_factory=dict)
     """Precision -> edge n of an n*n*n product -> FLOP per second, measured."""
-    memory_bandwidth_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
-    host_to_device_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
-    device_to_host_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    memory_bandwidth_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
+    host_to_device_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
+    device_to_host_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
 
 
 class DeviceLink(Document):
@@ -106,7 +110,7 @@ class DeviceLink(Document):
     num_links: int | None = None
     """Number of NVLink connections, where the kind is nvlink or nvswitch."""
     peer_access: bool | None = None
-    bandwidth_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    bandwidth_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
     """One direction."""
 
 
@@ -114,7 +118,7 @@ class CpuProfile(Document):
     """The processors that this process may use."""
 
     model_name: str = ""
-    usable_cores: Reading = Field(default_factory=lambda: unknown("not read"))
+    usable_cores: Amount = Field(default_factory=lambda: unknown("not read"))
     """Minimum of affinity, cgroup quota and Slurm's grant; may be a fraction."""
     limited_by: str = ""
     """What sets usable_cores: affinity, cgroup v1, cgroup v2, slurm, or empty for none."""
@@ -127,17 +131,17 @@ class CpuProfile(Document):
 class HostMemoryProfile(Document):
     """Memory of the host that this process may use."""
 
-    total_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
-    available_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
-    limit_bytes: Reading = Field(default_factory=lambda: unknown("no cgroup limit"))
+    total_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
+    available_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
+    limit_bytes: Amount = Field(default_factory=lambda: unknown("no cgroup limit"))
     """The cgroup's limit; unknown with the reason "no cgroup limit" where there is none."""
     limited_by: str = ""
-    shared_memory_total_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
-    shared_memory_free_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
-    memlock_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
+    shared_memory_total_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
+    shared_memory_free_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
+    memlock_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
     """RLIMIT_MEMLOCK; unknown with the reason "unlimited" where there is no limit."""
-    swap_total_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
-    bandwidth_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    swap_total_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
+    bandwidth_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
     """Triad over all cores this process may use (STREAM's counting: three arrays moved)."""
 
 
@@ -146,7 +150,7 @@ class NicProfile(Document):
 
     name: str
     kind: NicKind = "unknown"
-    rate_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not reported"))
+    rate_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not reported"))
     """Line rate as sysfs states it: reported, never measured."""
     up: bool | None = None
     addresses: Many[str] = ()
@@ -162,17 +166,19 @@ class StorageProfile(Document):
 
     path: str
     filesystem: str = ""
-    free_bytes: Reading = Field(default_factory=lambda: unknown("not read"))
-    read_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
-    write_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    free_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
+    read_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
+    write_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
 
 
 class DataFeedProfile(Document):
     """What a data loader costs here: one item's time split into processor time and waiting."""
 
-    item_seconds: Reading = Field(default_factory=lambda: unknown("not measured"))
-    item_cpu_seconds: Reading = Field(default_factory=lambda: unknown("not measured"))
-    items_per_second_by_workers: dict[int, float] = Field(default_factory=dict)
+    item_seconds: Amount = Field(default_factory=lambda: unknown("not measured"))
+    item_cpu_seconds: Amount = Field(default_factory=lambda: unknown("not measured"))
+    items_per_second_by_workers: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=0, le=LARGEST)]] = Field(
+        default_factory=dict
+    )
     item_bytes: int | None = None
     description: str = ""
 
@@ -180,11 +186,11 @@ class DataFeedProfile(Document):
 class SweepPoint(Document):
     """One message size of a sweep."""
 
-    message_bytes: PositiveInt
-    seconds: float = Field(gt=0)
+    message_bytes: Annotated[int, Field(ge=1, le=2**62)]
+    seconds: float = Field(ge=1e-12, le=1e9)
     """Median time of one operation."""
-    algorithm_bandwidth_bytes_per_second: float = Field(gt=0)
-    bus_bandwidth_bytes_per_second: float = Field(gt=0)
+    algorithm_bandwidth_bytes_per_second: PositiveNumber
+    bus_bandwidth_bytes_per_second: PositiveNumber
     """algorithm bandwidth times 2(n-1)/n for all-reduce, (n-1)/n for all-gather and reduce-scatter, 1 for the rest."""
 
 
@@ -194,12 +200,12 @@ class CollectiveSweep(Document):
     operation: Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv"]
     scope: Scope
     backend: Backend
-    world_size: int = Field(ge=2)
-    num_nodes: PositiveInt = 1
+    world_size: int = Field(ge=2, le=MAX_COUNT)
+    num_nodes: PositiveInt = Field(default=1, le=MAX_COUNT)
     points: Many[SweepPoint] = ()
-    latency_seconds: Reading = Field(default_factory=lambda: unknown("not fitted"))
+    latency_seconds: Amount = Field(default_factory=lambda: unknown("not fitted"))
     """alpha: time of an empty operation."""
-    bus_bandwidth_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not fitted"))
+    bus_bandwidth_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not fitted"))
     """1/beta: what large messages reach."""
 
 
@@ -215,7 +221,7 @@ class NodeProfile(Document):
     """One node, or ``count`` identical ones of a hand-written cluster."""
 
     hostname: str
-    count: PositiveInt = 1
+    count: PositiveInt = Field(default=1, le=MAX_COUNT)
     devices: Many[DeviceProfile] = ()
     links: Many[DeviceLink] = ()
     cpu: CpuProfile = Field(default_factory=CpuProfile)
@@ -224,11 +230,11 @@ class NodeProfile(Document):
     storage: Many[StorageProfile] = ()
     data_feed: DataFeedProfile = Field(default_factory=DataFeedProfile)
     software: SoftwareProfile = Field(default_factory=SoftwareProfile)
-    network_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    network_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
     """What this node can send to others, all its interfaces together, one direction."""
-    intra_node_bytes_per_second: Reading = Field(default_factory=lambda: unknown("not measured"))
+    intra_node_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
     """Bus bandwidth of collectives among this node's devices, one direction per device."""
-    speed_variation: Reading = Field(default_factory=lambda: unknown("not measured"))
+    speed_variation: Amount = Field(default_factory=lambda: unknown("not measured"))
     """Coefficient of variation of a fixed piece of work repeated over time (0.05: 5 %)."""
 
     @model_validator(mode="after")
@@ -245,8 +251,8 @@ class Calibration(Document):
     device: str
     """Catalog key or device name."""
     strategy: str
-    time_ratio: float = Field(gt=0)
-    memory_ratio: float | None = Field(default=None, gt=0)
+    time_ratio: float = Field(ge=1e-6, le=1e6)
+    memory_ratio: float | None = Field(default=None, ge=1e-6, le=1e6)
     model: str = ""
     steps: PositiveInt = 1
     world_size: PositiveInt = 1
