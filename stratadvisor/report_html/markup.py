@@ -32,12 +32,14 @@ def short(text: object, limit: int = 28) -> str:
 
 def unique(labels: Iterable[object], limit: int = 28) -> list[str]:
     """Return short labels, numbered where two would be the same."""
-    seen: dict[str, int] = {}
-    found = []
+    found: list[str] = []
     for label in labels:
-        name = short(label, limit) or "(no name)"
-        seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+        base = name = short(label, limit) or "(no name)"
+        number = 1
+        while name in found:
+            number += 1
+            name = f"{base} ({number})"
+        found.append(name)
     return found
 
 

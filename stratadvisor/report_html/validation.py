@@ -80,6 +80,8 @@ def _summary(result: ValidationResult) -> str:
         text += f" Not measured: {', '.join(missing)}."
     if result.proxy:
         text += f" The run was scaled down: {result.proxy}."
+    if result.cause is not None:
+        text += f" Cause: {result.cause.summary}" + (f" Fix: {result.cause.fix}" if result.cause.fix else "")
     return clean(text)
 
 
