@@ -23,7 +23,7 @@ CPU_PROCESS_BYTES = 320 * MIB
 """Resident size of a Python process with torch, gloo and one DDP step: 320 MiB measured with torch 2.13 on Linux;
 estimated for other versions."""
 CPU_DEEPSPEED_BYTES = 20 * MIB
-RESERVE_FRACTION = 0.06
+RESERVE_FRACTION = 0.08
 """Reserved and not allocated by torch's caching allocator, of everything allocated (fit)."""
 DEEPSPEED_BUCKET = 5e8
 """DeepSpeed's default number of elements, where the configuration is not ours."""
