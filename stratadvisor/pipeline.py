@@ -171,7 +171,7 @@ def _named_model(model: str) -> ModelShape:
     if known is not None:
         return known
     if ":" in model:
-        from stratadvisor.models_meta import count_module
+        from stratadvisor.models_meta.count import count_module
 
         return count_module(model)
     import difflib
