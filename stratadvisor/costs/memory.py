@@ -18,8 +18,9 @@ from stratadvisor.schema.layout import Layout, MemoryEstimate, Span
 from stratadvisor.schema.profile import DeviceKind
 from stratadvisor.schema.workload import ModelShape
 
-LOW, HIGH = 0.12, 0.10
-"""Relative distance of the ends of the 90 % band from the likely value (fit)."""
+LOW, HIGH = 0.16, 0.10
+"""Relative distance of the ends of the 90 % band from the likely value. Of 185 published peaks, many with settings that
+had to be inferred, 78 % lie within; models whose layers are the runtime's own lie much closer."""
 
 
 def estimate(
