@@ -417,6 +417,7 @@ def run_config(
         )
     if data is not None and not data.is_file():
         raise UsageError(f"--data {data} is not a file")
+    _refuse_links_out(directory)
     limits = run.Limits(total_seconds=time_limit_seconds, stall_seconds=stall_limit_seconds)
     first = _run_proxy(directory, opened.plan, steps, data, limits, allow_proxy, progress)
     if first is None:
@@ -437,6 +438,15 @@ def run_config(
     (directory / run.RUN_FOLDER).mkdir(exist_ok=True)
     store.write_document(directory / run.RUN_FOLDER / RESULT_NAME, outcome)
     return outcome
+
+
+def _refuse_links_out(directory: Path) -> None:
+    """Refuse a bundle whose folders of run-config lead elsewhere: smaller bundles are written into them by force."""
+    names = (PROXY_FOLDER, COMPARE_FOLDER)
+    below = [entry for name in names if (directory / name).is_dir() for entry in (directory / name).iterdir()]
+    for path in (*(directory / name for name in names), *below):
+        if path.is_symlink() and not path.resolve().is_relative_to(directory.resolve()):
+            raise UsageError(f"{path} is a symbolic link that leads out of {directory}", hint="remove the link")
 
 
 def _run_proxy(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from stratadvisor.emit.manifest import check_relative
 from stratadvisor.errors import EmitError, StratadvisorError
 from stratadvisor.schema.emission import LOCK_NAME, EmittedFile, Lock
 from stratadvisor.store import dump, parse_json, read_text, validate
+
+_CHUNK_BYTES = 1024 * 1024
 
 
 def digest_text(text: str) -> str:
@@ -22,11 +26,17 @@ def digest_file(path: Path) -> str | None:
     """Return the SHA-256 of a file; None when there is no such file.
 
     Raises:
-        EmitError: it exists and cannot be read.
+        EmitError: it exists and cannot be read, or is no file (a pipe would wait for ever).
 
     """
+    digest = hashlib.sha256()
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise EmitError(f"{path} is not a regular file")
+            while chunk := stream.read(_CHUNK_BYTES):
+                digest.update(chunk)
+        return digest.hexdigest()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as problem:
