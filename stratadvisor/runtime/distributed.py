@@ -20,6 +20,7 @@ from .config import ConfigError, TrainConfig, TrainingError
 
 _SESSIONS = itertools.count()
 """Each session of a process has keys of its own in the launcher's store."""
+LEAVE_SECONDS = 60
 DEFAULT_TIMEOUT_SECONDS = 1800
 """A rank that waits longer than this for another gives up; saving a large checkpoint must fit into it."""
 
@@ -167,7 +168,17 @@ def session(config: TrainConfig) -> Iterator[Context]:
     yield _context(config, rank, local_rank, device, facts, control, store)
     if control is not None:  # not after an exception: the others may be gone, and waiting for them would hang
         dist.barrier(group=control)
+        _meet_in_store(store, rank, world_size)
         dist.destroy_process_group()
+
+
+def _meet_in_store(store: Any, rank: int, world_size: int) -> None:
+    """Wait until every rank is past its last collective: gloo aborts a rank whose peer closes while it still reads."""
+    try:
+        store.set(f"past-{rank}", "1")
+        store.wait([f"past-{other}" for other in range(world_size)], timedelta(seconds=LEAVE_SECONDS))
+    except (RuntimeError, ValueError):
+        return  # the store's host has gone: then it was past its own last collective, and so are all
 
 
 def _context(
