@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from stratadvisor.backtest.rows import Row, read_rows
+from stratadvisor.backtest.rows import read_rows
 from stratadvisor.backtest.score import Outcome, Score, Skipped, by_group, by_source, predict, score
 
 HELD_OUT = (
@@ -46,49 +46,6 @@ FITTED = (
     "torchtune-flags",
     "bigscience-v100-104b",
 )
-
-PLAIN = {"attention": "plain"}
-FUSED_KERNELS = {"compiled": "yes"}
-SOURCE_FACTS: dict[str, dict[str, str]] = {
-    # Megatron before fused attention (2021, 2022): plain scores, fused element-wise kernels
-    "vtrain-single": PLAIN | FUSED_KERNELS,
-    "megatron-sc21-t1": PLAIN | FUSED_KERNELS,
-    "korthikanti-t5": PLAIN | FUSED_KERNELS,
-    "bigscience-a100": PLAIN | FUSED_KERNELS,
-    "bigscience-v100-104b": PLAIN | FUSED_KERNELS,
-    "bigscience-v100-gpt2": PLAIN | FUSED_KERNELS,
-    # the NVIDIA DeepLearningExamples BERT script: plain attention, eager
-    "lambda-workstation": PLAIN,
-    # NeMo and Transformer Engine: fused
-    "dgxc-llama8b": FUSED_KERNELS,
-    "dgxc-gpt175b": FUSED_KERNELS,
-    "dgxc-nemotron15b": FUSED_KERNELS,
-    "dgxc-llama405b": FUSED_KERNELS,
-    # XLA fuses
-    "dgxc-paxml5b": FUSED_KERNELS,
-    "maxtext-dgxc": FUSED_KERNELS,
-    # torch.compile according to the source
-    "fms-fsdp-2025": FUSED_KERNELS,
-    # fused norm, rotary and SwiGLU kernels according to the source
-    "tinyllama": FUSED_KERNELS,
-    # configs/config.yaml of the repository has use_activation_checkpointing: True
-    "vectorlm": {"activation_ckpt": "full"},
-    # its rates exceed the fp32 peak of the device: TF32 was on
-    "sailor-gh200": PLAIN | FUSED_KERNELS | {"precision": "tf32"},
-}
-"""What the sources say about themselves in prose rather than in a column."""
-
-
-def with_facts(row: Row) -> Row:
-    """Return the row with what its source says in prose; a stated cell stays, but for a precision that cannot be."""
-    facts = SOURCE_FACTS.get(row.source, {})
-    cells = dict(row.cells)
-    for column, value in facts.items():
-        corrected = column == "precision"
-        cells[column] = value if corrected else cells.get(column) or value
-    if row.source == "torchtitan-2412":
-        cells["compiled"] = "no" if "eager" in row.text("note") else "yes"
-    return Row(row.line, cells)
 
 
 def show(title: str, scores: tuple[Score, ...]) -> None:
@@ -124,7 +81,7 @@ def main() -> int:
     outcomes: list[Outcome] = []
     skipped: Counter[tuple[str, str]] = Counter()
     for row in read_rows(options.runs):
-        found = predict(with_facts(row))
+        found = predict(row)
         if isinstance(found, Skipped):
             skipped[(found.row.source, found.reason)] += 1
         else:

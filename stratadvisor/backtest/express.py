@@ -5,39 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from stratadvisor.backtest.frameworks import completed
+from stratadvisor.backtest.layouts import NotExpressibleError, layout_of, precision_of, strategy_known
 from stratadvisor.backtest.rows import Row
 from stratadvisor.backtest.shapes import shape_of
 from stratadvisor.catalog import devices as device_catalog
 from stratadvisor.costs.step import ClassWork
 from stratadvisor.schema.base import Origin
 from stratadvisor.schema.cluster import Cluster, Device, NodeClass
-from stratadvisor.schema.layout import Engine, Layout, MixedPrecision, Sharding
+from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
 
 PCIE_COLLECTIVE_SHARE = 0.6
 INTRA_LATENCY_SECONDS, INTER_LATENCY_SECONDS = 12e-6, 25e-6
-_ENGINES: dict[str, tuple[Engine, Sharding]] = {
-    "single": ("torch", "none"),
-    "ddp": ("ddp", "none"),
-    "zero1": ("deepspeed", "optimizer"),
-    "zero2": ("deepspeed", "gradients"),
-    "zero3": ("deepspeed", "parameters"),
-    "zero1-hybrid": ("deepspeed", "optimizer"),
-    "fsdp": ("fsdp2", "parameters"),
-    "hsdp": ("fsdp2", "parameters"),
-    "tp-fsdp": ("fsdp2", "parameters"),
-    "tp-pp-fsdp": ("fsdp2", "parameters"),
-    "tp-pp-dp": ("megatron", "none"),
-    "tp-pp-zero1": ("megatron", "optimizer"),
-}
-_PRECISIONS: dict[str, MixedPrecision] = {
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "fp32": "fp32",
-    "tf32": "fp32",
-    "bf16_pure": "bf16_pure",
-    "fp16/bf16 (not restated)": "fp16",
-}
 _UNSTATED_MEMORY = {"A100": "A100-40GB-SXM", "V100-SXM": "V100-32GB-SXM"}
 """Names that leave the memory size open; the rates that time depends on are the same or nearly so."""
 _USUAL_NETWORK = {"volta": 12.5e9, "ampere": 200e9, "hopper": 400e9, "blackwell": 400e9}
@@ -60,15 +40,11 @@ class Expressed:
         return self.layout.global_batch_size
 
 
-class _NotExpressibleError(Exception):
-    """The reason, for the report."""
-
-
 def express(row: Row) -> Expressed | str:
     """Return the inputs for a run, or one sentence saying why there are none."""
     try:
-        return _express(row)
-    except _NotExpressibleError as reason:
+        return _express(completed(row))
+    except NotExpressibleError as reason:
         return str(reason)
     except ValueError as problem:
         return f"contradicts itself: {str(problem).splitlines()[0]}"
@@ -76,25 +52,22 @@ def express(row: Row) -> Expressed | str:
 
 def _express(row: Row) -> Expressed:
     if row.text("quality") == "X":
-        raise _NotExpressibleError("the source itself is in doubt")
-    precision = _PRECISIONS.get(row.text("precision"))
-    if precision is None:
-        raise _NotExpressibleError(f"precision {row.text('precision') or 'not stated'} is not modelled")
-    if row.text("strategy") not in _ENGINES:
-        raise _NotExpressibleError(f"strategy {row.text('strategy') or 'not stated'} is not modelled")
+        raise NotExpressibleError("the source itself is in doubt")
+    precision = precision_of(row)
+    strategy_known(row)
     shape = shape_of(row)
     if isinstance(shape, str):
-        raise _NotExpressibleError(shape)
+        raise NotExpressibleError(shape)
     devices = row.count("n_gpus")
     if devices is None:
-        raise _NotExpressibleError("the number of devices is not stated")
+        raise NotExpressibleError("the number of devices is not stated")
     device = device_of(row.text("gpu_model"))
     if device is None:
-        raise _NotExpressibleError(f"no device {row.text('gpu_model')!r} in the catalog")
+        raise NotExpressibleError(f"no device {row.text('gpu_model')!r} in the catalog")
     if row.text("precision") == "tf32":
         device = _with_tf32(device)
     per_node = min(row.count("gpus_per_node") or 8, devices)
-    layout = _layout(row, precision, devices, per_node)
+    layout = layout_of(row, precision, devices, per_node)
     node_class = _node_class(row, device, devices, per_node)
     rate, origin = _network(row, device, per_node)
     cluster = Cluster(
@@ -189,72 +162,3 @@ def _network(row: Row, device: Device, per_node: int) -> tuple[float | None, Ori
         return None, "unknown"
     usual = _USUAL_NETWORK.get(device.architecture)
     return (None, "unknown") if usual is None else (usual * per_node / 8, "declared")
-
-
-def _layout(row: Row, precision: MixedPrecision, devices: int, per_node: int) -> Layout:
-    strategy = row.text("strategy")
-    engine, sharding = _ENGINES[strategy]
-    tensor, stages = row.count("tp") or 1, row.count("pp") or 1
-    context, experts = row.count("cp") or 1, row.count("ep") or 1
-    data, odd = divmod(devices, tensor * stages * context)
-    if odd:
-        raise _NotExpressibleError("tensor x pipeline x context does not divide the number of devices")
-    micro, accumulation = _batch(row, data)
-    replicate, shard = (data, 1) if sharding == "none" else (1, data)
-    if strategy in ("hsdp", "zero1-hybrid") and data % per_node == 0:
-        replicate, shard = data // per_node, per_node
-    checkpointing = row.text("activation_ckpt") or "none"
-    if checkpointing not in ("none", "selective", "full"):
-        raise _NotExpressibleError(f"activation checkpointing {checkpointing!r} is not modelled")
-    method = {"lora": "lora", "qlora": "qlora", "pretrain": "full", "full": "full", "": "full"}.get(row.text("method"))
-    if method is None:
-        raise _NotExpressibleError(f"method {row.text('method')!r} is not modelled")
-    layout = Layout(
-        engine=engine,
-        data_parallel_replicate_degree=replicate,
-        data_parallel_shard_degree=shard,
-        tensor_parallel_degree=tensor,
-        pipeline_parallel_degree=stages,
-        virtual_pipeline_chunks=row.count("vpp") or 1,
-        context_parallel_degree=context,
-        expert_parallel_degree=experts,
-        sharding=sharding,
-        micro_batch_size=micro,
-        gradient_accumulation_steps=accumulation,
-        sequence_length=row.count("seq_len") or 0,
-        precision=precision,
-        activation_checkpointing=checkpointing,  # type: ignore[arg-type]  # checked above
-        method=method,  # type: ignore[arg-type]  # checked above
-        flash_attention=row.text("attention") != "plain",
-        compiled=row.text("compiled") == "yes",
-    )
-    return _offloaded(row, layout)
-
-
-def _offloaded(row: Row, layout: Layout) -> Layout:
-    offload = row.text("offload")
-    if offload in ("", "none"):
-        return layout
-    if offload == "params-cpu":
-        return replace(layout, parameter_offload="cpu")
-    if offload == "optimizer-cpu":
-        return replace(layout, optimizer_offload="cpu")
-    if offload == "optimizer+params-cpu":
-        return replace(layout, optimizer_offload="cpu", parameter_offload="cpu")
-    raise _NotExpressibleError(f"offload {offload!r} is not modelled")
-
-
-def _batch(row: Row, data: int) -> tuple[int, int]:
-    micro = row.count("micro_batch")
-    whole = row.count("global_batch_sequences")
-    accumulation = row.count("grad_accum")
-    if micro is None and whole is not None and accumulation is not None:
-        micro = max(1, round(whole / (data * accumulation)))
-    if micro is None:
-        raise _NotExpressibleError("the micro-batch is not stated")
-    if whole is not None:
-        steps = whole / (micro * data)
-        if abs(steps - round(steps)) > 1e-6 or steps < 1:
-            raise _NotExpressibleError("micro-batch x data-parallel ranks does not divide the global batch")
-        return micro, round(steps)
-    return micro, accumulation or 1

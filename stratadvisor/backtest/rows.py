@@ -38,8 +38,16 @@ COLUMNS = (
     "activation_ckpt",
     "offload",
     "method",
+    "framework",
+    "engine",
     "attention",
     "compiled",
+    "sequence_parallel",
+    "lora_rank",
+    "optimizer",
+    "peak_mem_gib",
+    "mem_kind",
+    "outcome",
     "tokens_per_s_per_gpu",
     "step_time_s",
     "tflops_per_gpu",
@@ -47,7 +55,7 @@ COLUMNS = (
     "quality",
     "note",
 )
-"""Read columns. ``attention`` (fused, plain) and ``compiled`` (yes, no) are optional refinements."""
+"""Read columns; docs/backtest.md says what each holds."""
 MAX_ROWS = 200_000
 
 

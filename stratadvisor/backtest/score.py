@@ -6,12 +6,32 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Protocol, TypeVar
 
 from stratadvisor.backtest.express import Expressed, express
 from stratadvisor.backtest.rows import Row
 from stratadvisor.backtest.truth import measured_step_seconds
 from stratadvisor.costs.step import estimate_step
 from stratadvisor.schema.layout import TimeEstimate
+
+
+class Compared(Protocol):
+    """A prediction beside a measurement."""
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, minus one."""
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measurement lies in the predicted band."""
+
+    @property
+    def band(self) -> float:
+        """High over low."""
+
+
+Kind = TypeVar("Kind", bound=Compared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +43,11 @@ class Outcome:
     measured_seconds: float
 
     @property
+    def row(self) -> Row:
+        """The run as stated."""
+        return self.run.row
+
+    @property
     def error(self) -> float:
         """Predicted over measured, minus one: positive when the prediction is too slow."""
         return self.estimate.step_seconds.likely / self.measured_seconds - 1.0
@@ -32,6 +57,11 @@ class Outcome:
         """Whether the measurement lies in the predicted band."""
         span = self.estimate.step_seconds
         return span.low <= self.measured_seconds <= span.high
+
+    @property
+    def band(self) -> float:
+        """High over low."""
+        return self.estimate.step_seconds.high / self.estimate.step_seconds.low
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +102,9 @@ def predict(row: Row) -> Outcome | Skipped:
     return Outcome(run, estimate_step(run.shape, run.layout, run.cluster, run.work, strategy=strategy), measured)
 
 
-def score(group: str, outcomes: Sequence[Outcome]) -> Score:
+def score(group: str, outcomes: Sequence[Compared]) -> Score:
     """Return the errors of a group that has at least one run."""
     errors = [o.error for o in outcomes]
-    bands = [o.estimate.step_seconds.high / o.estimate.step_seconds.low for o in outcomes]
     return Score(
         group=group,
         count=len(errors),
@@ -84,13 +113,13 @@ def score(group: str, outcomes: Sequence[Outcome]) -> Score:
         bias=math.fsum(errors) / len(errors),
         worst=max(errors, key=abs),
         coverage=sum(o.inside for o in outcomes) / len(errors),
-        band=math.fsum(bands) / len(bands),
+        band=math.fsum(o.band for o in outcomes) / len(errors),
     )
 
 
-def by_group(outcomes: Iterable[Outcome], key: Callable[[Outcome], str]) -> tuple[Score, ...]:
+def by_group(outcomes: Iterable[Kind], key: Callable[[Kind], str]) -> tuple[Score, ...]:
     """Return one score per group, in order of first appearance."""
-    groups: dict[str, list[Outcome]] = {}
+    groups: dict[str, list[Kind]] = {}
     for outcome in outcomes:
         groups.setdefault(key(outcome), []).append(outcome)
     return tuple(score(name, members) for name, members in groups.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stratadvisor.backtest.rows import Row
+from stratadvisor.catalog import models as catalog_models
 from stratadvisor.schema.workload import Family, ModelShape
 
 _GATED_NAMES = ("llama", "qwen", "mistral", "yi-", "internlm", "gemma")
@@ -19,6 +20,9 @@ def shape_of(row: Row) -> ModelShape | str:
     if layers is None or hidden is None or heads is None:
         return "layers, hidden size or heads are not stated"
     lowered = name.lower()
+    known = catalog_models.lookup(lowered)
+    if known is not None and _agrees(known, row):
+        return known
     encoder = any(word in lowered for word in _ENCODERS)
     vocab = row.count("vocab") or 50257
     keys = row.count("n_kv_heads") or heads
@@ -46,6 +50,19 @@ def shape_of(row: Row) -> ModelShape | str:
         vocab_size=vocab,
         tied_embeddings=tied,
     )
+
+
+def _agrees(known: ModelShape, row: Row) -> bool:
+    """Whether every dimension that the row states is the catalog's."""
+    stated = (
+        ("n_layers", known.num_layers),
+        ("hidden", known.hidden_size),
+        ("n_heads", known.num_attention_heads),
+        ("n_kv_heads", known.num_key_value_heads),
+        ("ffn_hidden", known.ffn_hidden_size),
+        ("vocab", known.vocab_size),
+    )
+    return known.is_transformer and all(row.count(column) in (None, value) for column, value in stated)
 
 
 def _count(

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from stratadvisor.cli import check, explain, probe, recommend, report, rules, run_config
+from stratadvisor.cli import backtest, check, explain, probe, recommend, report, rules, run_config
 
 app = typer.Typer(
     name="stratadvisor",
@@ -45,6 +45,7 @@ app.command("run-config", help=run_config.HELP, epilog=run_config.EXAMPLE)(run_c
 app.command("check", help=check.HELP, epilog=check.EXAMPLE)(check.check)
 app.command("explain", help=explain.HELP, epilog=explain.EXAMPLE)(explain.explain)
 app.command("report", help=report.HELP, epilog=report.EXAMPLE)(report.report)
+app.command("backtest", help=backtest.HELP, epilog=backtest.EXAMPLE)(backtest.backtest)
 app.add_typer(rules.app, name="rules", help="The flowchart: read it, check it, run its examples, draw it.")
 
 

@@ -1,0 +1,97 @@
+"""What a run's framework says about it where the row itself is silent: a stated cell always goes first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from stratadvisor.backtest.rows import Row
+from stratadvisor.catalog import devices as device_catalog
+
+_OLD = frozenset({"pascal", "volta", "turing", ""})
+_BEFORE_FUSED_ATTENTION = _OLD | {"ampere"}
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """Defaults of a training program."""
+
+    name: str
+    pattern: str
+    """Tells it in the column ``framework``, else in ``source`` and ``src_key`` (lower case)."""
+    cells: dict[str, str] = field(default_factory=dict)
+    pure: bool = False
+    """bf16 means weights, gradients and states as well."""
+
+
+_FUSED = {"compiled": "yes"}
+_MEGATRON = {"compiled": "yes", "engine": "megatron"}
+FRAMEWORKS = (
+    Framework("torchtitan", "torchtitan", _FUSED),
+    Framework("megatron", r"2104\.04473|2205\.05198", _MEGATRON),  # the papers' own runs
+    Framework("automodel", "automodel", {"engine": "ddp"}),  # PyTorch's own tensor and pipeline parallelism
+    Framework("jax", r"maxtext|paxml|jax|xla", _FUSED),
+    Framework("fms-fsdp", "fms-fsdp|foundation-model-stack", _FUSED),  # torch.compile according to its README
+    Framework("tinyllama", "tinyllama", _FUSED),  # fused norm, rotary and SwiGLU kernels according to its README
+    Framework("vectorlm", "vectorlm", {"activation_ckpt": "full"}),  # configs/config.yaml of the repository
+    Framework("llm-foundry", "llm-foundry|llmfoundry"),
+    Framework("internlm", "internlm"),
+    Framework("litgpt", "litgpt", {"lora_rank": "8"}),  # finetune/lora.py: lora_r
+    Framework("fsdp_qlora", "fsdp.qlora", {"lora_rank": "64"}, pure=True),  # train.py: --lora_rank
+    Framework("torchtune", "torchtune"),
+    Framework("deeplearning-examples", "lambdal|deeplearningexamples", {"attention": "plain"}),
+    # Megatron-DeepSpeed: ZeRO-1 is DeepSpeed's; written before sequence parallelism and fused attention
+    Framework(
+        "megatron-deepspeed",
+        "bigscience|vtrain|sailor|megatron-deepspeed",
+        _MEGATRON | {"attention": "plain", "sequence_parallel": "no"},
+    ),
+    Framework("megatron", "megatron|nemo|korthikanti|narayanan|dgxc|calculon|mlperf", _MEGATRON),
+)
+
+
+def framework_of(row: Row) -> Framework:
+    """Return the framework a row names, by its column or by the text of its source."""
+    said = row.text("framework").lower()
+    text = said or f"{row.text('source')} {row.text('src_key')}".lower()
+    for framework in FRAMEWORKS:
+        if re.search(framework.pattern, text):
+            return framework
+    return Framework(said or row.source, "")
+
+
+def completed(row: Row) -> Row:
+    """Return the row with the cells that its framework, its devices and its number format decide."""
+    cells = dict(row.cells)
+    for column, value in (framework_of(row).cells | _era(row)).items():
+        cells[column] = row.text(column) or value
+    if row.text("precision") == "bf16" and (framework_of(row).pure or "pure bf16" in row.text("note")):
+        cells["precision"] = "bf16_pure"
+    if row.text("compiled") == "" and "eager" in row.text("note"):
+        cells["compiled"] = "no"
+    if row.text("precision") == "fp32" and _megatron_style(row) and _architecture(row) not in _OLD:
+        cells["precision"] = "tf32"  # the containers that such runs use switch it on for products
+    return Row(row.line, cells)
+
+
+def _megatron_style(row: Row) -> bool:
+    return row.text("strategy") in ("tp-pp-dp", "tp-pp-zero1")
+
+
+def _architecture(row: Row) -> str:
+    plain = re.sub(r"-[0-9]{2,4}W$|-HBM2e$", "", row.text("gpu_model"))
+    spec = device_catalog.lookup({"A100": "A100-40GB-SXM"}.get(plain, plain))
+    return "" if spec is None else spec.architecture
+
+
+def _era(row: Row) -> dict[str, str]:
+    """Return what the time of a run decides: Megatron's GPT runs before Hopper had no fused attention.
+
+    Sequence parallelism came to Megatron in May 2022 (arXiv:2205.05198), fused attention in 2023.
+    """
+    name = row.text("model_name").lower()
+    old_model = name.startswith(("gpt", "bert", "opt", "bloom", "mt-nlg"))
+    if not (_megatron_style(row) and old_model and _architecture(row) in _BEFORE_FUSED_ATTENTION):
+        return {}
+    newer = "2205.05198" in row.text("source") and "no sequence parallelism" not in row.text("note")
+    return {"attention": "plain", "compiled": "yes", "sequence_parallel": "yes" if newer else "no"}

@@ -1,0 +1,133 @@
+"""The layout of a run: degrees, sharding, precision, batch, from the cells of its row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stratadvisor.backtest.rows import Row
+from stratadvisor.schema.layout import Engine, Layout, MixedPrecision, Sharding
+from stratadvisor.schema.workload import Method
+
+_ENGINES: dict[str, tuple[Engine, Sharding]] = {
+    "single": ("torch", "none"),
+    "ddp": ("ddp", "none"),
+    "zero1": ("deepspeed", "optimizer"),
+    "zero2": ("deepspeed", "gradients"),
+    "zero3": ("deepspeed", "parameters"),
+    "zero1-hybrid": ("deepspeed", "optimizer"),
+    "fsdp": ("fsdp2", "parameters"),
+    "hsdp": ("fsdp2", "parameters"),
+    "tp-fsdp": ("fsdp2", "parameters"),
+    "tp-pp-fsdp": ("fsdp2", "parameters"),
+    "tp-pp-dp": ("megatron", "none"),
+    "tp-pp-zero1": ("megatron", "optimizer"),
+}
+_PRECISIONS: dict[str, MixedPrecision] = {
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp32": "fp32",
+    "tf32": "fp32",
+    "bf16_pure": "bf16_pure",
+    "bf16-true": "bf16_pure",
+    "fp16/bf16 (not restated)": "fp16",
+}
+_METHODS: dict[str, Method] = {
+    "lora": "lora",
+    "qlora": "qlora",
+    "pretrain": "full",
+    "full": "full",
+    "sft": "full",
+    "": "full",
+}
+
+
+class NotExpressibleError(Exception):
+    """The reason, for the report."""
+
+
+def precision_of(row: Row) -> MixedPrecision:
+    """Return the number format, or raise NotExpressibleError."""
+    precision = _PRECISIONS.get(row.text("precision"))
+    if precision is None:
+        raise NotExpressibleError(f"precision {row.text('precision') or 'not stated'} is not modelled")
+    return precision
+
+
+def strategy_known(row: Row) -> None:
+    """Raise NotExpressibleError for a strategy that has no layout."""
+    if row.text("strategy") not in _ENGINES:
+        raise NotExpressibleError(f"strategy {row.text('strategy') or 'not stated'} is not modelled")
+
+
+def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) -> Layout:
+    """Return the layout, or raise NotExpressibleError; contradictions of the row raise ValueError."""
+    strategy = row.text("strategy")
+    engine, sharding = _ENGINES[strategy]
+    if engine == "megatron" and row.text("engine") == "ddp":  # PyTorch's own tensor and pipeline parallelism
+        engine = "ddp" if sharding == "none" else "fsdp2"
+    tensor, stages = row.count("tp") or 1, row.count("pp") or 1
+    context, experts = row.count("cp") or 1, row.count("ep") or 1
+    data, odd = divmod(devices, tensor * stages * context)
+    if odd:
+        raise NotExpressibleError("tensor x pipeline x context does not divide the number of devices")
+    micro, accumulation = _batch(row, data)
+    replicate, shard = (data, 1) if sharding == "none" else (1, data)
+    if strategy in ("hsdp", "zero1-hybrid") and data % per_node == 0:
+        replicate, shard = data // per_node, per_node
+    checkpointing = row.text("activation_ckpt") or "none"
+    if checkpointing not in ("none", "selective", "full"):
+        raise NotExpressibleError(f"activation checkpointing {checkpointing!r} is not modelled")
+    method = _METHODS.get(row.text("method"))
+    if method is None:
+        raise NotExpressibleError(f"method {row.text('method')!r} is not modelled")
+    layout = Layout(
+        engine=engine,
+        data_parallel_replicate_degree=replicate,
+        data_parallel_shard_degree=shard,
+        tensor_parallel_degree=tensor,
+        pipeline_parallel_degree=stages,
+        virtual_pipeline_chunks=row.count("vpp") or 1,
+        context_parallel_degree=context,
+        expert_parallel_degree=experts,
+        sharding=sharding,
+        micro_batch_size=micro,
+        gradient_accumulation_steps=accumulation,
+        sequence_length=row.count("seq_len") or 0,
+        precision=precision,
+        activation_checkpointing=checkpointing,  # type: ignore[arg-type]  # checked above
+        method=method,
+        lora_rank=row.count("lora_rank") or 16,
+        sequence_parallel=row.text("sequence_parallel") != "no",
+        flash_attention=row.text("attention") != "plain",
+        compiled=row.text("compiled") == "yes",
+    )
+    return _offloaded(row, layout)
+
+
+def _offloaded(row: Row, layout: Layout) -> Layout:
+    offload = row.text("offload")
+    if offload in ("", "none"):
+        return layout
+    if offload == "params-cpu":
+        return replace(layout, parameter_offload="cpu")
+    if offload == "optimizer-cpu":
+        return replace(layout, optimizer_offload="cpu")
+    if offload == "optimizer+params-cpu":
+        return replace(layout, optimizer_offload="cpu", parameter_offload="cpu")
+    raise NotExpressibleError(f"offload {offload!r} is not modelled")
+
+
+def _batch(row: Row, data: int) -> tuple[int, int]:
+    micro = row.count("micro_batch")
+    whole = row.count("global_batch_sequences")
+    accumulation = row.count("grad_accum")
+    if micro is None and whole is not None and accumulation is not None:
+        micro = max(1, round(whole / (data * accumulation)))
+    if micro is None:
+        raise NotExpressibleError("the micro-batch is not stated")
+    if whole is not None:
+        steps = whole / (micro * data)
+        if abs(steps - round(steps)) > 1e-6 or steps < 1:
+            raise NotExpressibleError("micro-batch x data-parallel ranks does not divide the global batch")
+        return micro, round(steps)
+    return micro, accumulation or 1
