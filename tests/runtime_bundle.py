@@ -79,7 +79,8 @@ def environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("STRATADVISOR_", "MASTER_", "PYTEST_"))}
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "PYTHONPATH"):
         kept.pop(name, None)
-    return kept | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    own = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "300"}
+    return kept | own
 
 
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
