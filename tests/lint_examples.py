@@ -99,7 +99,7 @@ def _fsdp(base: dict[str, Any], **keys: Any) -> dict[str, Any]:
 
 
 EXAMPLES: dict[str, list[Example]] = {
-    "GEN102": [_hf({"learning_rate": "1e-5"}, {"learning_rate": 1e-5}, "accepts")],
+    "GEN102": [_hf({"learning_rate": "1e-5"}, {"learning_rate": 1e-5}, "elsewhere")],
     # DeepSpeed: keys
     "DS101": [_ds({"gradient_acumulation": 2}, {}, "accepts"), _ds({"my_key": 1}, {}, "accepts")],
     "DS102": [

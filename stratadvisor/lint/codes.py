@@ -26,7 +26,7 @@ CODES: dict[str, Code] = {
     "GEN101": Code(
         "error", "a key stands twice: one of the values is lost", f"{_DS} runtime/config_utils.py; YAML 1.2"
     ),
-    "GEN102": Code("warning", "a number is written as text", "PyYAML reads 1e-5, without a dot, as text"),
+    "GEN102": Code("error", "a number is written as text", "PyYAML reads 1e-5, without a dot, as text"),
     # DeepSpeed: keys
     "DS101": Code("warning", "top-level key that DeepSpeed does not read", f"{_DS} runtime/config.py"),
     "DS102": Code("error", "key that its section refuses", f"{_DS} runtime/config_utils.py: extra=forbid"),

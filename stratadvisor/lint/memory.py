@@ -7,7 +7,7 @@ from dataclasses import replace
 from stratadvisor.costs.memory import estimate
 from stratadvisor.lint.finding import Kind
 from stratadvisor.lint.layout import Setting, setting_of
-from stratadvisor.lint.subject import Subject
+from stratadvisor.lint.subject import Subject, whole
 from stratadvisor.schema.cluster import Cluster, NodeClass
 from stratadvisor.schema.layout import Layout, MemoryEstimate
 from stratadvisor.schema.workload import ModelShape
@@ -27,7 +27,8 @@ def check_memory(
     checkpointing: bool | None,
 ) -> None:
     """Report what each class of nodes needs and has."""
-    world = subject.world_size or cluster.num_devices
+    processes = whole(subject.data.get("num_processes")) if kind == "accelerate" else None
+    world = processes if processes is not None and processes > 0 else subject.world_size or cluster.num_devices
     found = setting_of(kind, subject.data, world)
     if found.elsewhere:
         subject.report(

@@ -19,11 +19,8 @@ def show_checked(checked: Checked, path: Path) -> None:
     for finding in checked.findings:
         place = f"{path}:{finding.line}" if finding.line else str(path)
         head = f"{finding.severity} {finding.code}"
-        out.print(
-            Text(
-                safe(f"{place}: {head}" + (f" {finding.path}" if finding.path else "")), style=STYLES[finding.severity]
-            )
-        )
+        head += f" {finding.path}" if finding.path else ""
+        out.print(Text(safe(f"{place}: {head}"), style=STYLES[finding.severity]), soft_wrap=True)
         wrapped(out, finding.message, indent=4, hang=0)
         for label, text in _more(finding):
             wrapped(out, f"{label}: {text}", indent=4)

@@ -82,17 +82,14 @@ def test_keys_that_stand_twice_are_found_in_both_formats(tmp_path):
 
 
 def bomb(levels: int, width: int) -> str:
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
-    for level in range(1, levels):
-        lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]")
-    return "\n".join(lines)
+    first = "a0: &a0 [x, x, x, x, x, x, x, x, x]"
+    more = (f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]" for level in range(1, levels))
+    return "\n".join((first, *more))
 
 
 def merge_bomb(levels: int, width: int) -> str:
-    lines = ["a0: &a0 {k: 1}"]
-    for level in range(1, levels):
-        lines.append(f"a{level}: &a{level}\n  <<: [{', '.join([f'*a{level - 1}'] * width)}]")
-    return "\n".join(lines)
+    more = (f"a{level}: &a{level}\n  <<: [{', '.join([f'*a{level - 1}'] * width)}]" for level in range(1, levels))
+    return "\n".join(("a0: &a0 {k: 1}", *more))
 
 
 @pytest.mark.parametrize("text", [bomb(9, 9), merge_bomb(9, 9)], ids=["aliases", "merges"])
