@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from stratadvisor.schema.plan import Interval, Plan
+from stratadvisor.schema.plan import Interval, NodeGroup, Plan
 from stratadvisor.schema.validation import Comparison
 from stratadvisor.validate.metrics import RunMetrics, column, number
 
@@ -87,7 +87,7 @@ def comparisons(plan: Plan, measured: Measured) -> tuple[Comparison, ...]:
     return (
         _row("step time", "seconds", plan.predicted.step_seconds, measured.step_seconds),
         _row("tokens per second", "per_second", plan.predicted.tokens_per_second, measured.tokens_per_second),
-        _row("peak memory per device", "bytes", tightest.memory_peak_bytes, measured.peak_device_bytes),
+        _row("peak memory per device", "bytes", _counted_memory(plan, tightest), measured.peak_device_bytes),
         Comparison(
             quantity="communication share",
             unit="fraction",
@@ -96,6 +96,14 @@ def comparisons(plan: Plan, measured: Measured) -> tuple[Comparison, ...]:
             note="exposed: time the step waits for it",
         ),
     )
+
+
+def _counted_memory(plan: Plan, group: NodeGroup) -> Interval:
+    """Return the predicted peak of what the training program counts: on a GPU the allocator's, without the context."""
+    peak = group.memory_peak_bytes
+    context = 0.0 if plan.device_kind == "cpu" else group.memory_terms_bytes.get("context", 0.0)
+    low, likely, high = (max(0.0, value - context) for value in (peak.low, peak.likely, peak.high))
+    return Interval(low=low, likely=likely, high=high)
 
 
 def _row(quantity: str, unit: str, predicted: Interval, value: float | None) -> Comparison:

@@ -82,6 +82,16 @@ def test_rows_hold_ratio_and_whether_it_lies_inside():
     assert rows["peak memory per device"].inside is True
 
 
+def test_on_a_gpu_memory_is_compared_without_the_context_that_the_allocator_does_not_count():
+    group = small_plan().groups[0].model_copy(update={"memory_terms_bytes": {"context": 1e8, "parameters": 3e8}})
+    rows = {}
+    for kind in ("cpu", "cuda"):
+        plan = small_plan(device_kind=kind, groups=(group,))
+        found = comparisons(plan, measure(RunMetrics(steps=steps([0.1] * 6)), plan))
+        rows[kind] = next(r for r in found if r.quantity == "peak memory per device").predicted.likely
+    assert rows == {"cpu": 4e8, "cuda": 3e8}
+
+
 def result(ratio_steps, **changes):
     plan = small_plan()
     rows = comparisons(plan, measure(RunMetrics(steps=steps([ratio_steps] * 6)), plan))
