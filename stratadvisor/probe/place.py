@@ -12,8 +12,7 @@ from stratadvisor.schema.profile import NicProfile
 
 _FIRST_PORT, _NUM_PORTS = 20000, 20000
 """Range for the meeting port of a Slurm step without MASTER_PORT; the job's number picks one: jobs do not collide."""
-
-
+_LARGEST = 2**31 - 1
 _REAL = ("infiniband", "roce", "efa", "ethernet")
 
 
@@ -37,15 +36,18 @@ class Place:
         return self.local_rank == 0
 
 
-def _number(environ: Mapping[str, str], name: str) -> int:
+def _number(environ: Mapping[str, str], name: str, largest: int = _LARGEST) -> int:
     try:
-        return int(environ[name])
+        value = int(environ[name])
     except KeyError:
         raise UsageError(
             f"the launcher set RANK or SLURM_PROCID but not {name}", hint="start with torchrun or srun, or without both"
         ) from None
     except ValueError:
-        raise UsageError(f"{name} is {environ[name]!r}, which is not a whole number") from None
+        raise UsageError(f"{name} is {environ[name][:40]!r}, which is not a whole number") from None
+    if not 0 <= value <= largest:
+        raise UsageError(f"{name} is {value}, which is not between 0 and {largest}")
+    return value
 
 
 def place(environ: Mapping[str, str]) -> Place | None:
@@ -82,7 +84,7 @@ def _torchrun(environ: Mapping[str, str]) -> Place | None:
         node_rank=_number(environ, "GROUP_RANK") if "GROUP_RANK" in environ else rank // local_size,
         num_nodes=world_size // local_size,
         address=environ.get("MASTER_ADDR", "localhost"),
-        port=_number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else 29500,
+        port=_number(environ, "MASTER_PORT", 65535) if "MASTER_PORT" in environ else 29500,
         store_is_running=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
 
@@ -102,7 +104,7 @@ def _slurm(environ: Mapping[str, str]) -> Place | None:
     if _number(environ, "SLURM_STEP_NUM_TASKS") < 2:
         return None
     job = _number(environ, "SLURM_JOB_ID") if "SLURM_JOB_ID" in environ else 0
-    port = _number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else _FIRST_PORT + job % _NUM_PORTS
+    port = _number(environ, "MASTER_PORT", 65535) if "MASTER_PORT" in environ else _FIRST_PORT + job % _NUM_PORTS
     return Place(
         rank=_number(environ, "SLURM_PROCID"),
         local_rank=_number(environ, "SLURM_LOCALID"),
@@ -125,7 +127,7 @@ def interface_towards(host: str, port: int, nics: Sequence[NicProfile]) -> str:
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(target)
             source = str(probe.getsockname()[0])
-    except OSError:
+    except (OSError, ValueError, OverflowError):  # no such host, or a text that is no name at all
         source = ""
     if (source and not _is_loopback(source)) or _is_loopback(host):
         return next((nic.name for nic in nics if source in nic.addresses), "")
