@@ -150,6 +150,13 @@ CODES: dict[str, Code] = {
     "HF210": Code("error", "steps of zero where a strategy counts steps", f"{_HF} _validate_args"),
     "HF211": Code("error", "fsdp option that FSDP2 does not have", f"{_HF} _apply_legacy_fsdp_to_config"),
     "HF212": Code("warning", "fsdp_config without fsdp", f"{_HF} _process_fsdp_args returns at once"),
+    # hardware
+    "HW101": Code(
+        "warning", "bf16 on devices without it", "device catalog; torch emulates it, at a fraction of the rate"
+    ),
+    "HW102": Code("error", "fp16 on devices that DeepSpeed refuses it on", f"{_DS} accelerator/cuda_accelerator.py"),
+    "HW103": Code("error", "tf32 on devices without it", f"{_HF} utils/import_utils.py"),
+    "HW104": Code("warning", "ZeRO buckets that fill much of a device", "DeepSpeed issues 2992, 467"),
     # memory
     "MEM101": Code("error", "does not fit on the cluster", "the cost model, docs/architecture.md"),
     "MEM102": Code("warning", "fits at most barely", "the cost model, docs/architecture.md"),

@@ -13,6 +13,7 @@ _TITLES = {
     "ACC": "Accelerate",
     "PL": "Lightning",
     "HF": "Hugging Face TrainingArguments",
+    "HW": "Hardware, with `--gpus` or `--cluster`",
     "MEM": "Memory, with `--gpus` or `--cluster` and a model",
 }
 _INTRODUCTION = """\

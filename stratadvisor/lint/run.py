@@ -10,6 +10,7 @@ from stratadvisor.lint.accelerate_rules import check_accelerate
 from stratadvisor.lint.deepspeed_rules import check_deepspeed
 from stratadvisor.lint.detect import detect
 from stratadvisor.lint.finding import SEVERITIES, Finding, Kind, Loader
+from stratadvisor.lint.hardware import check_hardware
 from stratadvisor.lint.key_rules import report_twice
 from stratadvisor.lint.known import KINDS, known
 from stratadvisor.lint.lightning_rules import check_lightning
@@ -85,6 +86,8 @@ def check_file(
     )
     report_twice(subject)
     CHECKS[found](subject)
+    if cluster is not None:
+        check_hardware(subject, found, cluster)
     if cluster is not None and shape is not None:
         check_memory(subject, found, shape, cluster, sequence_length=sequence_length, checkpointing=checkpointing)
     order = {severity: rank for rank, severity in enumerate(SEVERITIES)}

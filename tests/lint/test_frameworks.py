@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -11,6 +12,8 @@ import sys
 import pytest
 import yaml
 from lint_examples import CASES, config
+
+from stratadvisor.lint.known import known
 
 DEEPSPEED = """
 import copy, json, logging, sys
@@ -160,6 +163,8 @@ def asked_of(kind: str) -> dict[str, tuple[object, int, str]]:
 def test_the_frameworks_refuse_the_bad_and_take_the_good(kind, tmp_path):
     if importlib.util.find_spec(kind) is None:
         pytest.skip(f"{kind} is not installed")
+    if importlib.metadata.version(kind) != known(kind).version:
+        pytest.skip(f"the rules are about {kind} {known(kind).version}")
     asked = asked_of(kind)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAMS[kind]],
