@@ -161,7 +161,7 @@ def _validated(outcome: RunConfigOutcome) -> list[str]:
     said = [f"A validation run of {first.steps_done} steps {first.outcome}."]
     if judged:
         outside = ", ".join(
-            f"{c.quantity} {c.measured / c.predicted.likely:.2f} x the prediction"
+            f"{c.quantity} {c.measured / c.predicted.likely:.3g} x the prediction"
             for c in judged
             if not c.inside and c.measured is not None and c.predicted is not None and c.predicted.likely
         )

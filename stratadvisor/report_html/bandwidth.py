@@ -10,7 +10,7 @@ from stratadvisor.report_html.markup import Figure, Table, clean
 from stratadvisor.schema.profile import ClusterProfile, CollectiveSweep, DeviceLink, NodeProfile
 from stratadvisor.units import format_bytes, format_rate, format_seconds
 
-MAX_NODES, MAX_LABELLED, MAX_DRAWN = 4, 8, 32
+MAX_NODES, MAX_LABELLED, MAX_DRAWN, MAX_SWEEPS = 4, 8, 32, 10
 _GIGA = 1e9
 
 
@@ -137,10 +137,11 @@ def _series(sweep: CollectiveSweep) -> str:
 
 def _collectives(sweeps: tuple[CollectiveSweep, ...]) -> Figure:
     title = "Collectives by message size"
-    order = list(dict.fromkeys(_series(s) for s in sweeps))
+    drawn = sweeps[:MAX_SWEEPS]
+    order = list(dict.fromkeys(_series(s) for s in drawn))
     points = [
-        {"series": _series(s), "size": p.message_bytes, "rate": p.bus_bandwidth_bytes_per_second}
-        for s in sweeps
+        {"series": _series(s), "size": float(p.message_bytes), "rate": p.bus_bandwidth_bytes_per_second}
+        for s in drawn
         for p in s.points
     ]
     rows = [
@@ -156,7 +157,7 @@ def _collectives(sweeps: tuple[CollectiveSweep, ...]) -> Figure:
     fits = [
         f"{_series(s)}: latency {reading(s.latency_seconds, format_seconds)},"
         f" large messages {reading(s.bus_bandwidth_bytes_per_second, format_rate)}"
-        for s in sweeps
+        for s in drawn
     ]
     summary = clean("Measured bus bandwidth, both axes logarithmic. " + "; ".join(fits) + ".")
     table = Table(columns=("message", "collective", "time (measured)", "bus bandwidth (measured)"), rows=tuple(rows))

@@ -15,6 +15,8 @@ WIDTH = 290
 """Of the plot itself, in drawing units; with labels it comes to about 420: a phone shows that nearly in full size."""
 FONT = "sans-serif"
 MAX_TICKS = 6
+TINY, HUGE = 1e-300, 1e300
+"""What a logarithmic axis can still be labelled with."""
 _ROOT = re.compile(r'^<svg [^>]*?viewBox="0 0 ([0-9.]+) ([0-9.]+)"[^>]*>')
 _EMPTY = re.compile(r'<path class="(?:background|foreground)"[^>]*? d="(?:M0,0h0v0h0Z)?"[^>]*/>')
 _NOISE = re.compile(r' (?:pointer-events="none"|class="[^"]*"|role="[^"]*"|aria-[a-z]+="[^"]*"|opacity="1")')
@@ -66,12 +68,21 @@ def require_library() -> None:
 
 
 def draw(key: str, title: str, summary: str, spec: Spec) -> Html:
-    """Return a Vega-Lite spec as an SVG with title and description."""
+    """Return a Vega-Lite spec as an SVG with title and description.
+
+    Raises:
+        StratadvisorError: the library is missing, or cannot draw these numbers.
+
+    """
     require_library()
     import vl_convert
 
     whole = {"config": _CONFIG, "padding": 4, **_clean(spec)}
-    svg = str(vl_convert.vegalite_to_svg(whole, allowed_base_urls=[]))
+    try:
+        svg = str(vl_convert.vegalite_to_svg(whole, allowed_base_urls=[]))
+    except ValueError as problem:
+        reason = clean(problem)[:200]
+        raise StratadvisorError(f"the chart {title[:60]!r} cannot be drawn: {reason}") from None
     root = _ROOT.match(svg)
     if root is None:
         raise StratadvisorError("the charting library returned no drawing", hint="update vl-convert-python")
@@ -132,4 +143,4 @@ def time_unit(longest: float) -> tuple[float, str]:
 
 def logarithmic(lowest: float, highest: float) -> Spec:
     """Return a logarithmic scale that holds two positive numbers with some room."""
-    return {"type": "log", "domain": [lowest / 1.15, highest * 1.15], "nice": False}
+    return {"type": "log", "domain": [max(lowest, TINY) / 1.15, min(highest, HUGE) * 1.15], "nice": False}

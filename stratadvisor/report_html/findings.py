@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from stratadvisor import store
 from stratadvisor.report.format import reading
 from stratadvisor.report_html.markup import Html, Section, Table, e, join, lines, table, tag
@@ -9,7 +11,7 @@ from stratadvisor.report_html.subject import Subject
 from stratadvisor.schema.profile import ClusterProfile, DeviceProfile
 from stratadvisor.units import format_bytes, format_flops, format_rate
 
-MAX_NODES = 50
+MAX_ROWS = 390
 
 
 def findings(profile: ClusterProfile) -> Section:
@@ -55,11 +57,14 @@ def findings(profile: ClusterProfile) -> Section:
 
 
 def _devices(profile: ClusterProfile) -> Table:
+    every = ((node, device) for node in profile.nodes for device in node.devices)
     rows = [
         (node.hostname + (f" ({node.count} alike)" if node.count > 1 else ""), *_device(device))
-        for node in profile.nodes
-        for device in node.devices
+        for node, device in islice(every, MAX_ROWS)
     ]
+    left = sum(len(node.devices) for node in profile.nodes) - len(rows)
+    if left > 0:
+        rows.append((f"and {left} more devices", *[""] * 6))
     columns = ("node", "device", "memory free", "memory total", "memory rate", "products", "health")
     return Table(columns=columns, rows=tuple(rows))
 

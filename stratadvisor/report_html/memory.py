@@ -60,12 +60,14 @@ def _spec(groups: tuple[NodeGroup, ...], totals: dict[str, float | None]) -> cha
     present = {term for g in groups for term in _terms(g)}
     colour = {t: theme.CATEGORIES[i].light for i, t in enumerate(_ORDER)}
     order = [t for t in _ORDER if t in present] + sorted(present - set(_ORDER))
+    names = unique(t.replace("_", " ") for t in order)
+    shown = dict(zip(order, names, strict=True))
     bars: list[dict[str, Any]] = []
     marks: list[dict[str, Any]] = []
     for label, group in zip(labels, groups, strict=True):
         at = 0.0
         for term, size in _terms(group).items():
-            bars.append({"class": label, "term": term.replace("_", " "), "from": at / GIB, "to": (at + size) / GIB})
+            bars.append({"class": label, "term": shown[term], "from": at / GIB, "to": (at + size) / GIB})
             at += size
         peak, free, total = group.memory_peak_bytes, group.memory_available_bytes, totals.get(group.node_class)
         marks.append(
@@ -79,7 +81,6 @@ def _spec(groups: tuple[NodeGroup, ...], totals: dict[str, float | None]) -> cha
                 "words": "free memory unknown" if free is None else f"red line: {format_bytes(free)} usable",
             }
         )
-    names = [t.replace("_", " ") for t in order]
     colours = [colour.get(t, theme.QUIET.light) for t in order]
     y = charts.names("class", labels, axis={"labelPadding": 6, "ticks": False})
     edge = {"color": theme.INK.light}

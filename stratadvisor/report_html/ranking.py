@@ -10,7 +10,7 @@ from stratadvisor.report_html.markup import Figure, Html, Table, e, join, lines,
 from stratadvisor.schema.plan import Alternative, Interval, Plan
 from stratadvisor.units import format_seconds
 
-MAX_DRAWN = 14
+MAX_DRAWN, MAX_SAID = 14, 40
 LOGARITHMIC_FROM = 4.0
 
 
@@ -36,7 +36,7 @@ def figure(plan: Plan) -> Figure:
 def not_chosen(plan: Plan) -> Html:
     """Return the reason against each candidate, and what would change the choice."""
     items = []
-    for other in plan.alternatives:
+    for other in plan.alternatives[:MAX_SAID]:
         words = other.reason or ("does not fit" if not other.feasible else "predicted slower")
         family = "" if other.inside_family else "; outside the flowchart's family"
         items.append(tag("li", tag("strong", e(other.strategy)), e(f" ({other.variant}): {words}{family}")))

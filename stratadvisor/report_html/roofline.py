@@ -14,7 +14,7 @@ from stratadvisor.schema.cluster import Cluster, Device, NodeClass
 from stratadvisor.schema.plan import Plan
 from stratadvisor.units import format_flops, format_rate
 
-MAX_CLASSES = 4
+MAX_CLASSES, MAX_POINTS = 4, 60
 ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 _PREFERRED = ("bf16", "fp16", "tf32", "fp32")
 
@@ -95,7 +95,7 @@ def _measured_points(device: Device, precision: str, origin: str) -> list[_Point
         _Point(f"{edge}^3 product", origin, product_intensity(edge, edge, edge, each), rate)
         for edge, rate in sorted(device.matmul_by_size.get(precision, {}).items())
         if edge > 0 and rate > 0
-    ]
+    ][:MAX_POINTS]
 
 
 def _plan_points(device: Device, precision: str, plan: Plan | None, roof: float, bandwidth: float) -> list[_Point]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from stratadvisor.report.format import UNKNOWN, percent
@@ -49,7 +50,8 @@ def _compared(result: ValidationResult, index: int) -> Figure:
 def _ratio(row: Comparison) -> float | None:
     if row.measured is None or row.predicted is None or row.predicted.likely <= 0:
         return None
-    return row.measured / row.predicted.likely
+    ratio = row.measured / row.predicted.likely
+    return ratio if math.isfinite(ratio) else None
 
 
 def _cells(row: Comparison) -> tuple[str, ...]:
@@ -92,7 +94,7 @@ def _spec(drawn: list[Comparison]) -> charts.Spec:
     for label, row in zip(labels, drawn, strict=True):
         assert row.predicted is not None
         ratio, likely = _ratio(row), row.predicted.likely
-        low, high = row.predicted.low / likely, row.predicted.high / likely
+        low, high = row.predicted.low / likely, min(row.predicted.high / likely, charts.HUGE)
         known = ratio is not None and ratio > 0
         reach += [high, *([low] if low > 0 else []), *([ratio] if ratio is not None and ratio > 0 else [])]
         verdict = {True: "inside", False: "outside", None: "no band"}[row.inside]

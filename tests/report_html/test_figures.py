@@ -14,6 +14,7 @@ from stratadvisor.report_html import (
     cluster_map,
     flowchart,
     memory,
+    page,
     ranking,
     roofline,
     run_steps,
@@ -21,10 +22,12 @@ from stratadvisor.report_html import (
     theme,
     validation,
 )
+from stratadvisor.report_html.subject import Subject
 from stratadvisor.rules_engine.load import load_ruleset
 from stratadvisor.schema.base import measured, reported
-from stratadvisor.schema.plan import Decision
+from stratadvisor.schema.plan import Decision, Interval
 from stratadvisor.schema.profile import ClusterProfile, DeviceLink, DeviceProfile, NodeProfile
+from stratadvisor.schema.validation import Comparison
 from stratadvisor.validate.metrics import RunMetrics
 
 
@@ -223,7 +226,7 @@ def test_the_map_marks_lost_devices():
 
 def test_how_sure_names_what_lies_outside_and_where_values_come_from():
     words = answer.how_sure(everything()).intro
-    assert "0 of 1 measured quantities lie inside their band; outside: step time plain 2.00 x the prediction." in words
+    assert "0 of 1 measured quantities lie inside their band; outside: step time plain 2 x the prediction." in words
     assert "by origin: 1 measured." in words
 
 
@@ -234,6 +237,23 @@ def test_ticks_lie_inside_and_are_few(low, high):
     ticks = charts.round_ticks(low, high)
     assert len(ticks) <= charts.MAX_TICKS
     assert all(low <= t <= high for t in ticks)
+
+
+@pytest.mark.parametrize("low", [-1e308, 0.0, 5e-324, 1.0])
+@pytest.mark.parametrize("high", [1.0, 1e200, 1.7e308])
+def test_extreme_numbers_are_drawn_or_left_out_but_end_nothing(low, high):
+    band = Interval(low=low, likely=low, high=high)
+    base = plan()
+    group = base.groups[0].model_copy(update={"memory_peak_bytes": band, "memory_available_bytes": high})
+    changed = dict.fromkeys(("run_seconds", "step_seconds", "tokens_per_second"), band)
+    predicted = base.predicted.model_copy(update={**changed, "time_terms_seconds": {"a": low, "b": high}})
+    extreme = base.model_copy(update={"groups": (group,), "predicted": predicted})
+    row = Comparison(quantity="q", unit="seconds", predicted=band, measured=high, inside=True)
+    run = outcome().model_copy(update={"results": (outcome().results[0].model_copy(update={"comparisons": (row,)}),)})
+    steps = RunMetrics(steps=[{"step": 2**80, "step_seconds": 1.0}, {"step": 1, "step_seconds": high, "loss": low}])
+    text = page.render(Subject(plan=extreme, outcome=run, metrics=steps), None)
+    assert "NaN" not in text
+    assert "Infinity" not in text
 
 
 def test_unknown_free_memory_of_a_profile_is_unknown_in_the_map_table():
