@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from stratadvisor.schema.profile import ClusterProfile
 
 HELP = "Decide how to train a model on a cluster, explain it on one screen, write files that start."
 EXAMPLE = "Example: stratadvisor recommend --model-size 7B --gpus 2x8xA100-80GB --inter-node 200Gb/s"
@@ -46,6 +49,10 @@ def recommend(
     max_staleness: Annotated[
         int, typer.Option("--max-staleness", min=0, max=10_000, help="Largest accepted gradient delay; 0: exact only.")
     ] = 64,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from", help="Start from a DeepSpeed, Accelerate, Lightning or Trainer file; show the changes."),
+    ] = None,
     strategy: Annotated[
         str | None, typer.Option("--strategy", help="Plan this strategy instead of the flowchart's choice.")
     ] = None,
@@ -64,6 +71,22 @@ def recommend(
 
     overlays = pipeline.overlay_folders(tuple(overlay or ()))
     shape = pipeline.resolve_model(model_size=model_size, model=model)
+    profile = pipeline.load_cluster(cluster=cluster, gpus=gpus, inter_node=inter_node, intra_node=intra_node)
+
+    def measured() -> ClusterProfile:
+        note("no --cluster or --gpus: measuring this machine first")
+        return pipeline.probe_node(progress=progress_line())
+
+    start = None
+    if from_file is not None:
+        from stratadvisor.cli.start import begin
+
+        profile = profile or measured()
+        start = begin(from_file, profile)
+        if global_batch_size is None and global_batch_tokens is None:
+            global_batch_size = start.global_batch_size
+        precision = start.precision or precision if precision == "auto" else precision
+        optimizer = start.optimizer or optimizer if optimizer == "adamw" else optimizer
     workload = pipeline.make_workload(
         shape,
         method=method,
@@ -78,10 +101,8 @@ def recommend(
         price_per_device_hour=price_per_device_hour,
         max_staleness_steps=max_staleness,
     )
-    profile = pipeline.load_cluster(cluster=cluster, gpus=gpus, inter_node=inter_node, intra_node=intra_node)
     if profile is None:
-        note("no --cluster or --gpus: measuring this machine first")
-        profile = pipeline.probe_node(progress=progress_line())
+        profile = measured()
     result = pipeline.recommend(profile, workload, overlays=overlays, strategy=strategy)
     verdicts: tuple[tuple[str, str], ...] = ()
     if not no_write:
@@ -95,5 +116,9 @@ def recommend(
     from stratadvisor.report.trace import show_trace
 
     show_plan(result.plan, bundle=None if no_write else output, verdicts=verdicts)
+    if start is not None:
+        from stratadvisor.cli.start import show_changes
+
+        show_changes(start, result)
     if explain:
         show_trace(result.plan)

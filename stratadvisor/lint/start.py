@@ -84,7 +84,7 @@ def _said(value: object) -> str:
 
 
 def _divided(sharding: str) -> str:
-    names = ("nothing", "optimizer states (ZeRO 1)", "and gradients (ZeRO 2)", "and parameters (ZeRO 3)")
+    names = ("nothing", "states (ZeRO 1)", "states, gradients (ZeRO 2)", "states, gradients, parameters (ZeRO 3)")
     return names[SHARDING.index(sharding)] if sharding in SHARDING else sharding
 
 

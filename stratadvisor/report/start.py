@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from stratadvisor.lint.start import Start, changed_keys, compare
+from stratadvisor.lint.start import UNSAID, Start, changed_keys, compare
 from stratadvisor.report.console import console, heading, safe, wrapped
 from stratadvisor.schema.plan import Plan
 
@@ -19,10 +19,9 @@ def show_start(start: Start, plan: Plan, emitted: str | None) -> None:
     width = max(len(name) for name, _, _ in rows)
     column = max(len(there) for _, there, _ in rows)
     for name, there, here in rows:
-        mark = " " if there == here else "*"
-        out.print(
-            Text(safe(f"  {mark} {name:<{width}}  {there:<{column}}  {here}"), style="" if there == here else "bold")
-        )
+        changed = there not in (here, UNSAID)
+        mark = "*" if changed else " "
+        out.print(Text(safe(f"  {mark} {name:<{width}}  {there:<{column}}  {here}"), style="bold" if changed else ""))
     if start.errors:
         wrapped(
             out, f"{start.path} has {start.errors} errors of its own: stratadvisor check shows them", style="yellow"
