@@ -111,7 +111,8 @@ footer{padding-top:1.5em;padding-bottom:3em;color:var(--quiet);font-size:.88rem}
 figure{padding:8px}.drawing{padding:2px}h1{font-size:1.4rem}}
 @media print{body{font-size:11px}nav{display:none}figure,.numbers>div{break-inside:avoid;background:none}
 details::details-content{content-visibility:visible;block-size:auto}summary{display:none}h2{break-after:avoid}
-.grid{grid-template-columns:1fr 1fr}.scroll{overflow:visible}}
+.grid{display:block}figure{margin-bottom:14px}.scroll{overflow:visible}table{font-size:9px}
+th,td{min-width:0;overflow-wrap:anywhere}}
 """
 
 
