@@ -45,6 +45,7 @@ def check(
 ) -> None:
     """Check a configuration of another framework."""
     from stratadvisor import pipeline
+    from stratadvisor.cli.console import echo_json
     from stratadvisor.errors import CheckFailedError, UsageError
     from stratadvisor.lint.run import check_file
 
@@ -73,7 +74,7 @@ def check(
         import dataclasses
         import json
 
-        typer.echo(json.dumps({"file": str(file), **dataclasses.asdict(checked)}, indent=2))
+        echo_json(json.dumps({"file": str(file), **dataclasses.asdict(checked)}, indent=2))
     else:
         from stratadvisor.report.check import show_checked
 

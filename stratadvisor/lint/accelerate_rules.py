@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stratadvisor.lint.deepspeed_rules import check_deepspeed
 from stratadvisor.lint.key_rules import check_section
 from stratadvisor.lint.known import known
 from stratadvisor.lint.subject import Subject, nearest, shown, whole
@@ -204,6 +205,10 @@ def _deepspeed(subject: Subject) -> None:
                 f"{key} beside deepspeed_config_file: Accelerate refuses the pair",
                 "delete it and write it in that file",
             )
+        inner = subject.named(section["deepspeed_config_file"])
+        if inner is not None:
+            inner.loader = "accelerate"
+            check_deepspeed(inner)
         return
     stage = whole(section.get("zero_stage", 2))
     if section and stage not in (0, 1, 2, 3):

@@ -31,6 +31,8 @@ class Finding:
     since: str = ""
     """Release that changed it, where there is one."""
     source: str = ""
+    file: str = ""
+    """Another file that the checked one names, where the problem is in that one."""
 
 
 def dotted(path: Path) -> str:

@@ -30,6 +30,11 @@ def check_memory(
     processes = whole(subject.data.get("num_processes")) if kind == "accelerate" else None
     world = processes if processes is not None and processes > 0 else subject.world_size or cluster.num_devices
     found = setting_of(kind, subject.data, world)
+    inner = subject.named(found.elsewhere) if found.elsewhere else None
+    if inner is not None and kind == "transformers":
+        found = setting_of(kind, {**subject.data, "deepspeed": inner.data}, world)
+    elif inner is not None:
+        found = setting_of("deepspeed", inner.data, world)
     if found.elsewhere:
         subject.report(
             "MEM104", (), f"the memory is decided by {found.elsewhere}, which this file names", "check that file too"

@@ -83,6 +83,7 @@ def check_file(
         world_size=world_size if world_size is not None else None if cluster is None else cluster.num_devices,
         num_nodes=None if cluster is None or world_size is not None else cluster.num_nodes,
         loader=next(name for name in LOADERS if name == loader),
+        folder=path.parent,
     )
     report_twice(subject)
     CHECKS[found](subject)
@@ -91,5 +92,7 @@ def check_file(
     if cluster is not None and shape is not None:
         check_memory(subject, found, shape, cluster, sequence_length=sequence_length, checkpointing=checkpointing)
     order = {severity: rank for rank, severity in enumerate(SEVERITIES)}
-    findings = sorted(set(subject.findings), key=lambda f: (order[f.severity], f.line or 0, f.path, f.code, f.message))
+    findings = sorted(
+        set(subject.findings), key=lambda f: (order[f.severity], f.file, f.line or 0, f.path, f.code, f.message)
+    )
     return Checked(kind=found, framework_version=known(found).version, findings=tuple(findings))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import math
 from dataclasses import dataclass, field
+from pathlib import Path as Folder
 from typing import Any
 
 from stratadvisor.lint.codes import CODES
 from stratadvisor.lint.finding import Finding, Loader, Path, Severity, dotted
 from stratadvisor.lint.json_lines import Places
+from stratadvisor.lint.reader import read_config
 
 AUTO = "auto"
 _SHOWN = 60
@@ -24,6 +26,10 @@ class Subject:
     world_size: int | None = None
     num_nodes: int | None = None
     loader: Loader = "unknown"
+    folder: Folder | None = None
+    """Where files that this one names are looked for; None looks for none."""
+    file: str = ""
+    """Name of such a file, when this is one."""
     prefix: Path = ()
     """Where ``data`` lies in the file: a DeepSpeed section inside another configuration."""
     findings: list[Finding] = field(default_factory=list)
@@ -71,6 +77,7 @@ class Subject:
                 fix=fix,
                 since=since,
                 source=source or kind.source,
+                file=self.file,
             )
         )
 
@@ -82,7 +89,36 @@ class Subject:
             world_size=self.world_size,
             num_nodes=self.num_nodes,
             loader=self.loader,
+            folder=self.folder,
+            file=self.file,
             prefix=self.prefix + path,
+            findings=self.findings,
+        )
+
+    def named(self, name: object) -> Subject | None:
+        """Return the file that a value names, when it lies beside this one or below; its findings come here.
+
+        Raises:
+            UsageError: it is there, but cannot be read.
+
+        """
+        if self.folder is None or not isinstance(name, str):
+            return None
+        base = self.folder.resolve()
+        try:
+            path = (base / name).resolve()
+            if not path.is_relative_to(base) or not path.is_file():
+                return None
+        except (OSError, ValueError, RuntimeError):  # too long, a zero byte, links in a circle
+            return None
+        read = read_config(path)
+        return Subject(
+            data=read.data,
+            places=read.places,
+            world_size=self.world_size,
+            num_nodes=self.num_nodes,
+            loader=self.loader,
+            file=str(self.folder / name),
             findings=self.findings,
         )
 

@@ -47,11 +47,12 @@ def check_transformers(subject: Subject) -> None:
     _values(subject)
     _combinations(subject)
     _fsdp(subject)
-    if isinstance(subject.data.get("deepspeed"), dict):
-        inner = subject.inner("deepspeed")
+    deepspeed = subject.data.get("deepspeed")
+    inner = subject.inner("deepspeed") if isinstance(deepspeed, dict) else subject.named(deepspeed)
+    if inner is not None:
         inner.loader = "transformers"
         check_deepspeed(inner)
-        _matches(subject)
+        _matches(subject, inner)
 
 
 def _keys(subject: Subject) -> None:
@@ -181,27 +182,27 @@ def _fsdp(subject: Subject) -> None:
             )
 
 
-def _matches(subject: Subject) -> None:
+def _matches(subject: Subject, inner: Subject) -> None:
     for place, argument, default in MATCHES:
-        there = subject.at("deepspeed", *place)
+        there = inner.at(*place)
         here = subject.data.get(argument, default)
         if there is None or there in (AUTO, here) or isinstance(here, str):
             continue
         given = "" if argument in subject.data else " (its default)"
-        subject.report(
+        inner.report(
             "HF209",
-            ("deepspeed", *place),
+            place,
             f"{place[-1]} is {shown(there)} here and {argument} is {shown(here)}{given}: the Trainer refuses that",
             f'"auto", which takes {argument}',
         )
-    total = whole(subject.at("deepspeed", "train_batch_size"))
+    total = whole(inner.at("train_batch_size"))
     if total is not None and subject.world_size is not None:
         micro = whole(subject.data.get("per_device_train_batch_size", 8)) or 1
         steps = whole(subject.data.get("gradient_accumulation_steps", 1)) or 1
         if total != micro * steps * subject.world_size:
-            subject.report(
+            inner.report(
                 "HF209",
-                ("deepspeed", "train_batch_size"),
+                ("train_batch_size",),
                 f"train_batch_size {total} is not {micro} x {steps} x {subject.world_size} ranks",
                 '"auto"',
             )

@@ -17,7 +17,8 @@ def show_checked(checked: Checked, path: Path) -> None:
     """Print each finding: where, what, what to write instead; a line with the counts last."""
     out = console()
     for finding in checked.findings:
-        place = f"{path}:{finding.line}" if finding.line else str(path)
+        place = finding.file or str(path)
+        place += f":{finding.line}" if finding.line else ""
         head = f"{finding.severity} {finding.code}"
         head += f" {finding.path}" if finding.path else ""
         out.print(Text(safe(f"{place}: {head}"), style=STYLES[finding.severity]), soft_wrap=True)
