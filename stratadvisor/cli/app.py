@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from stratadvisor.cli import backtest, check, explain, probe, recommend, report, rules, run_config
+from stratadvisor.cli import backtest, check, compare, explain, probe, recommend, report, rules, run_config
 
 app = typer.Typer(
     name="stratadvisor",
@@ -43,6 +43,7 @@ app.command("probe", help=probe.HELP, epilog=probe.EXAMPLE)(probe.probe)
 app.command("recommend", help=recommend.HELP, epilog=recommend.EXAMPLE)(recommend.recommend)
 app.command("run-config", help=run_config.HELP, epilog=run_config.EXAMPLE)(run_config.run_config)
 app.command("check", help=check.HELP, epilog=check.EXAMPLE)(check.check)
+app.command("compare", help=compare.HELP, epilog=compare.EXAMPLE)(compare.compare)
 app.command("explain", help=explain.HELP, epilog=explain.EXAMPLE)(explain.explain)
 app.command("report", help=report.HELP, epilog=report.EXAMPLE)(report.report)
 app.command("backtest", help=backtest.HELP, epilog=backtest.EXAMPLE)(backtest.backtest)
