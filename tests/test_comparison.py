@@ -58,7 +58,7 @@ def test_prices_are_one_for_all_or_one_for_each():
 def test_the_screen_names_ratio_and_cost(capsys):
     arguments = ["compare", "--model-size", "1B", "4xA100-80GB", "8xA100-80GB", "--price", "2", "--what-if"]
     assert run(arguments) == 0
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert "x the time of the first" in out
     assert "cost" in out
     assert "memory x 2" in out
