@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 import stat
+import sys
 import tempfile
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,12 +17,18 @@ from stratadvisor.errors import ProfileError, StratadvisorError
 from stratadvisor.schema.plan import PLAN_SCHEMA_VERSION, Plan
 from stratadvisor.schema.profile import PROFILE_SCHEMA_VERSION, ClusterProfile
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 MAX_VALUES = 20_000_000
 """Of a JSON document; parsed, they take about 1.5 GB."""
 MAX_KEYS = 4096
 """Of one JSON object."""
 MAX_MESSAGE = 500
+MAX_DOTS = 500
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -88,6 +95,21 @@ def parse_json(text: str, path: Path, error: type[StratadvisorError]) -> dict[st
     if not isinstance(data, dict):
         raise error(f"{path} holds a JSON {type(data).__name__}, not an object")
     return data
+
+
+def parse_toml(text: str, where: object, error: type[StratadvisorError], *, hint: str = "") -> dict[str, Any]:
+    """Return the TOML document ``text``; ``where`` names it in the error."""
+    if any(line.count(".") > MAX_DOTS and not line.lstrip().startswith("#") for line in text.splitlines()):
+        # the parser takes quadratic time for a key of many parts
+        raise error(f"{where} is not usable TOML: a line has more than {MAX_DOTS} dots")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        raise error(f"{where} is not TOML: {first_line(str(problem))}", hint=hint) from None
+    except RecursionError:
+        raise error(f"{where} is not usable TOML: nested too deeply") from None
+    except ValueError as problem:  # a number of thousands of digits
+        raise error(f"{where} is not usable TOML: {first_line(str(problem))}") from None
 
 
 def validate(model: type[Model], data: object, path: Path, error: type[StratadvisorError]) -> Model:

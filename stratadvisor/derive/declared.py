@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,8 @@ from stratadvisor.schema.profile import (
     NodeProfile,
     StorageProfile,
 )
-from stratadvisor.store import first_problem, read_text
+from stratadvisor.store import first_problem, parse_toml, read_text
 from stratadvisor.units import Dimension, parse_quantity
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 MAX_NODES = 1_000_000
@@ -101,10 +95,7 @@ def read_cluster_file(path: Path) -> ClusterProfile:
 
     """
     text = read_text(path, ProfileError, MAX_FILE_BYTES)
-    try:
-        data: dict[str, Any] = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
-        raise ProfileError(f"{path} is not TOML: {problem}") from None
+    data = parse_toml(text, path, ProfileError)
     try:
         declared = DeclaredCluster.model_validate(data)
     except ValidationError as problem:

@@ -17,11 +17,7 @@ from stratadvisor.resources import bundled
 from stratadvisor.rules_engine.merge import merge
 from stratadvisor.rules_engine.model import END, SHIPPED_PREFIX, Branch, Example, Question, RuleSet
 from stratadvisor.rules_engine.tables import BranchTable, ExampleTable, QuestionTable
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from stratadvisor.store import parse_toml
 
 if TYPE_CHECKING:
     if sys.version_info >= (3, 11):
@@ -139,14 +135,7 @@ def parse_file(text: str, file: str, *, shipped: bool) -> Question:
 
 
 def _toml(text: str, file: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        raise RuleError(
-            f"{file} is not TOML: {problem}", hint="inline tables stay on one line, texts in quotes"
-        ) from None
-    except (RecursionError, ValueError) as problem:
-        raise RuleError(f"{file} is not usable TOML: {type(problem).__name__}") from None
+    return parse_toml(text, file, RuleError, hint="inline tables stay on one line, texts in quotes")
 
 
 def _validated(model: type[Table], data: object, file: str, place: str) -> Table:
