@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from stratadvisor.cli import backtest, check, compare, explain, probe, recommend, report, rules, run_config
+from stratadvisor.cli import backtest, check, compare, explain, probe, recommend, report, rules, run_config, schema
 
 app = typer.Typer(
     name="stratadvisor",
@@ -47,6 +47,7 @@ app.command("compare", help=compare.HELP, epilog=compare.EXAMPLE)(compare.compar
 app.command("explain", help=explain.HELP, epilog=explain.EXAMPLE)(explain.explain)
 app.command("report", help=report.HELP, epilog=report.EXAMPLE)(report.report)
 app.command("backtest", help=backtest.HELP, epilog=backtest.EXAMPLE)(backtest.backtest)
+app.command("schema", help=schema.HELP, epilog=schema.EXAMPLE)(schema.schema)
 app.add_typer(rules.app, name="rules", help="The flowchart: read it, check it, run its examples, draw it.")
 
 

@@ -1,0 +1,36 @@
+"""``stratadvisor schema``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+HELP = "Print the JSON schema of a document that stratadvisor reads or writes."
+EXAMPLE = "Example: stratadvisor schema plan > plan.schema.json"
+
+
+def schema(
+    document: Annotated[str | None, typer.Argument(help="profile, plan, validation or lock; none lists them.")] = None,
+) -> None:
+    """Print a JSON schema."""
+    from stratadvisor.errors import UsageError
+    from stratadvisor.schema.emission import Lock
+    from stratadvisor.schema.plan import Plan
+    from stratadvisor.schema.profile import ClusterProfile
+    from stratadvisor.schema.validation import RunConfigOutcome
+
+    documents = {
+        "profile": (ClusterProfile, "cluster.json, and `probe --json`"),
+        "plan": (Plan, "plan.json, and `recommend --json`"),
+        "validation": (RunConfigOutcome, "`run-config --json`"),
+        "lock": (Lock, "stratadvisor.lock.json"),
+    }
+    if document is None:
+        for name, (_, where) in documents.items():
+            typer.echo(f"{name:<12}{where}")
+        return
+    if document not in documents:
+        raise UsageError(f"no document {document[:40]!r}", hint=f"one of {', '.join(documents)}")
+    typer.echo(json.dumps(documents[document][0].model_json_schema(), indent=2, sort_keys=True))
