@@ -26,6 +26,7 @@ from stratadvisor.schema.workload import (
 from stratadvisor.units import parse_quantity
 
 if TYPE_CHECKING:
+    from stratadvisor.emit.targets import Targets
     from stratadvisor.schema.facts import Fact
     from stratadvisor.schema.layout import Candidate
     from stratadvisor.schema.rules import RuleOutcome
@@ -365,6 +366,22 @@ def _forced(
     return kept, outcome.model_copy(update={"settings": settings}), said
 
 
+def choose_targets(plan: Plan, target: str | None, *, overlays: tuple[Path, ...] = ()) -> Targets:
+    """Return what ``--target`` (a list with commas, or ``all``) comes to for a plan.
+
+    Raises:
+        EmitError: a named target does not exist or cannot express the plan; the hint names the nearest that can.
+        UsageError: the list is empty or contradicts itself.
+
+    """
+    from stratadvisor.emit import targets
+
+    names = () if target is None else tuple(name.strip() for name in target.split(",") if name.strip())
+    if target is not None and not names:
+        raise UsageError("--target names no target", hint="for example --target accelerate,slurm or --target all")
+    return targets.choose_targets(plan, names, overlays)
+
+
 def write_bundle(
     result: Recommendation,
     directory: Path,
@@ -372,11 +389,13 @@ def write_bundle(
     force: bool = False,
     overlays: tuple[Path, ...] = (),
     source: Path | None = None,
+    targets: Targets | None = None,
 ) -> tuple[tuple[str, str], ...]:
-    """Write the files of a plan and return (path, verdict) of each."""
+    """Write the files of a plan and return (path, verdict) of each; ``targets``: see ``choose_targets``."""
     from stratadvisor.emit import bundle
 
-    files = bundle.render_bundle(result.plan, result.profile, overlays=overlays)
+    own, beside = (None, ()) if targets is None else (targets.own, targets.beside)
+    files = bundle.render_bundle(result.plan, result.profile, own, overlays, beside=beside)
     verdicts = bundle.write_bundle(files, directory, force=force)
     marker = directory / SOURCE_NAME
     if source is not None and source.suffix.lower() != ".toml":

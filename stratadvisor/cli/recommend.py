@@ -56,6 +56,13 @@ def recommend(
     strategy: Annotated[
         str | None, typer.Option("--strategy", help="Plan this strategy instead of the flowchart's choice.")
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            help="Further files for other tools, in targets/: all, or a list such as accelerate,lightning,slurm.",
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the bundle.")] = DEFAULT_BUNDLE,
     no_write: Annotated[bool, typer.Option("--no-write", help="Answer only; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files of the bundle that were edited.")] = False,
@@ -104,9 +111,14 @@ def recommend(
     if profile is None:
         profile = measured()
     result = pipeline.recommend(profile, workload, overlays=overlays, strategy=strategy)
+    targets = pipeline.choose_targets(result.plan, target, overlays=overlays)
     verdicts: tuple[tuple[str, str], ...] = ()
     if not no_write:
-        verdicts = pipeline.write_bundle(result, output, force=force, overlays=overlays, source=cluster)
+        verdicts = pipeline.write_bundle(
+            result, output, force=force, overlays=overlays, source=cluster, targets=targets
+        )
+    for sentence in targets.refused:
+        note(sentence)
     if json_output:
         from stratadvisor.store import dump
 

@@ -11,9 +11,10 @@ from stratadvisor.emit.figures import figures
 from stratadvisor.emit.isolation import render_apart
 from stratadvisor.emit.launch import launch_facts
 from stratadvisor.emit.lock import digest_file, drifted_files, lock_file, read_lock
-from stratadvisor.emit.manifest import EmitterManifest, available_targets, load_manifest
+from stratadvisor.emit.manifest import TARGETS_FOLDER, EmitterManifest, OutputSpec
 from stratadvisor.emit.render import make_environment, render
 from stratadvisor.emit.runtime_files import runtime_files
+from stratadvisor.emit.targets import check_target
 from stratadvisor.emit.train_config import train_config
 from stratadvisor.emit.write import FileVerdict, write_files
 from stratadvisor.errors import DriftError, EmitError, UsageError
@@ -35,10 +36,16 @@ class Bundle:
 
 
 def render_bundle(
-    plan: Plan, profile: ClusterProfile, target: str | None = None, overlays: tuple[Path, ...] = ()
+    plan: Plan,
+    profile: ClusterProfile,
+    target: str | None = None,
+    overlays: tuple[Path, ...] = (),
+    *,
+    beside: tuple[str, ...] = (),
 ) -> tuple[EmittedFile, ...]:
     """Return every file of a plan's bundle, each parsed by its own format, the lock last. Nothing is written.
 
+    ``beside``: further targets, whose files go to ``targets/NAME/``.
     Templates of overlays are rendered in a process of their own (see ``isolation``).
 
     Raises:
@@ -46,8 +53,8 @@ def render_bundle(
 
     """
     if any((overlay / "templates").is_dir() for overlay in overlays):
-        return render_apart(plan, profile, target, overlays)
-    return render_here(plan, profile, target, overlays)
+        return render_apart(plan, profile, target, overlays, beside)
+    return render_here(plan, profile, target, overlays, beside=beside)
 
 
 def render_here(
@@ -56,12 +63,13 @@ def render_here(
     target: str | None = None,
     overlays: tuple[Path, ...] = (),
     *,
+    beside: tuple[str, ...] = (),
     output_bytes: int | None = None,
 ) -> tuple[EmittedFile, ...]:
     """Return what ``render_bundle`` returns, computed in this process; ``output_bytes`` bounds the rendered texts."""
     name = target or plan.target
-    manifest = load_manifest(name, overlays)
-    _check_supported(plan, name, manifest, overlays)
+    manifest = _manifest(plan, name, "bundle", overlays)
+    others = {other: _manifest(plan, other, "beside", overlays) for other in dict.fromkeys(beside)}
     launch = launch_facts(plan)
     config = train_config(plan)
     context = {
@@ -69,24 +77,22 @@ def render_here(
         "profile": profile,
         "workload": plan.workload,
         "provenance": plan.provenance,
-        "target": name,
-        "requires": dict(sorted(manifest.requires.items())),
         "launch": launch,
         "figures": figures(plan),
         "train_config": config,
         "plan_digest": store.digest(plan),
     }
     environment = make_environment(overlays)
-    rendered = [
-        EmittedFile(
-            path=output.path,
-            content=render(environment, output.template, context),
-            format=output.format,
-            executable=output.executable,
-        )
-        for output in manifest.outputs
-        if output.when == "always" or launch.num_nodes > 1
-    ]
+    made = {"always"} | ({"several_nodes"} if launch.num_nodes > 1 else set())
+    made |= {"zero"} if config["engine"] == "deepspeed" else set()
+
+    def outputs(folder: str, name: str, manifest: EmitterManifest) -> list[EmittedFile]:
+        here = {**context, "target": name, "requires": dict(sorted(manifest.requires.items()))}
+        return [_output(o, folder, render(environment, o.template, here)) for o in manifest.outputs if o.when in made]
+
+    rendered = outputs("", name, manifest)
+    for other, other_manifest in others.items():
+        rendered += outputs(f"{TARGETS_FOLDER}/{other}/", other, other_manifest)
     if output_bytes is not None and sum(len(file.content) for file in rendered) > output_bytes:
         raise EmitError(f"the templates make more than {output_bytes // 1024**2} MiB of text")
     files = [
@@ -100,15 +106,16 @@ def render_here(
     return (*files, lock_file(files, manifest.entrypoint))
 
 
-def _check_supported(plan: Plan, target: str, manifest: EmitterManifest, overlays: tuple[Path, ...]) -> None:
-    if plan.strategy in manifest.strategies:
-        return
-    able = [name for name in available_targets(overlays) if plan.strategy in load_manifest(name, overlays).strategies]
-    raise EmitError(
-        f"the target {target!r} cannot express the strategy {plan.strategy!r}; it knows"
-        f" {', '.join(manifest.strategies)}",
-        hint=f"targets that can: {', '.join(able)}" if able else "no target can; add one in an overlay",
-    )
+def _output(output: OutputSpec, folder: str, content: str) -> EmittedFile:
+    return EmittedFile(path=folder + output.path, content=content, format=output.format, executable=output.executable)
+
+
+def _manifest(plan: Plan, name: str, role: str, overlays: tuple[Path, ...]) -> EmitterManifest:
+    manifest = check_target(plan, name, overlays)
+    if manifest.role != role:
+        place = "beside a bundle, not in its place" if role == "bundle" else "in place of the plan's own, not beside it"
+        raise EmitError(f"the target {name!r} is written {place}")
+    return manifest
 
 
 def write_bundle(files: tuple[EmittedFile, ...], directory: Path, force: bool = False) -> tuple[FileVerdict, ...]:

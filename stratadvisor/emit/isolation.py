@@ -33,7 +33,11 @@ _MESSAGE_CHARACTERS = 2000
 
 
 def render_apart(
-    plan: Plan, profile: ClusterProfile, target: str | None, overlays: tuple[Path, ...]
+    plan: Plan,
+    profile: ClusterProfile,
+    target: str | None,
+    overlays: tuple[Path, ...],
+    beside: tuple[str, ...] = (),
 ) -> tuple[EmittedFile, ...]:
     """Return what ``bundle.render_here`` returns, computed in a child process.
 
@@ -45,6 +49,7 @@ def render_apart(
         "plan": plan.model_dump(mode="json"),
         "profile": profile.model_dump(mode="json"),
         "target": target,
+        "beside": list(beside),
         "overlays": [str(overlay.absolute()) for overlay in overlays],
         "limits": [CPU_SECONDS, MEMORY_BYTES, OUTPUT_BYTES],
     }
@@ -104,6 +109,7 @@ def main() -> None:
             ClusterProfile.model_validate(asked["profile"]),
             asked["target"],
             tuple(Path(overlay) for overlay in asked["overlays"]),
+            beside=tuple(asked["beside"]),
             output_bytes=output_bytes,
         )
         answer: dict[str, Any] = {"files": [file.model_dump(mode="json") for file in files]}

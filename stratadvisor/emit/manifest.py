@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from stratadvisor.emit.traits import TRAITS
 from stratadvisor.errors import EmitError
 from stratadvisor.resources import bundled
 from stratadvisor.schema.base import Document
@@ -27,6 +28,8 @@ else:
 MANIFEST_NAME = "emitter.toml"
 RUNTIME_FOLDER = "stratadvisor_runtime"
 """Folder of a bundle that holds the copies of stratadvisor.runtime."""
+TARGETS_FOLDER = "targets"
+"""Folder of a bundle that holds one folder for each target beside the bundle's own."""
 _TARGET_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
 _RESERVED = (PLAN_NAME, CLUSTER_NAME, LOCK_NAME)
 
@@ -69,7 +72,8 @@ class OutputSpec(Document):
     """Where it lies in the bundle."""
     format: FileFormat
     executable: bool = False
-    when: Literal["always", "several_nodes"] = "always"
+    when: Literal["always", "several_nodes", "zero"] = "always"
+    """zero: only for plans that DeepSpeed's ZeRO carries out."""
 
     @field_validator("template", "path")
     @classmethod
@@ -83,8 +87,16 @@ class EmitterManifest(Document):
     summary: str = Field(min_length=1)
     since: str
     """Version of stratadvisor that brought the target."""
+    role: Literal["bundle", "beside"] = "bundle"
+    """bundle: it makes the bundle itself. beside: its files lie in ``targets/NAME/`` and use those of the bundle."""
     strategies: tuple[str, ...] = Field(min_length=1)
     """Names of strategies whose plans it can express."""
+    without: dict[str, str] = Field(default_factory=dict)
+    """Strategy that it does not know -> why."""
+    refuses: dict[str, str] = Field(default_factory=dict)
+    """Trait of a plan (see ``traits``) -> why it cannot be expressed here."""
+    nearest: tuple[str, ...] = ()
+    """Targets to name first when this one cannot express a plan."""
     entrypoint: str
     """Output that starts the run."""
     requires: dict[str, str] = Field(default_factory=dict)
@@ -97,8 +109,11 @@ class EmitterManifest(Document):
         for path in paths:
             if paths.count(path) > 1:
                 raise ValueError(f"two outputs are written to {path!r}")
-            if path in _RESERVED or PurePosixPath(path).parts[0] == RUNTIME_FOLDER:
+            if path in _RESERVED or PurePosixPath(path).parts[0] in (RUNTIME_FOLDER, TARGETS_FOLDER):
                 raise ValueError(f"an output may not be written to {path!r}: every bundle has that file already")
+        for trait in self.refuses:
+            if trait not in TRAITS:
+                raise ValueError(f"refuses.{trait} is no trait of a plan; there are {', '.join(TRAITS)}")
         starts = [output for output in self.outputs if output.path == self.entrypoint]
         if not starts:
             raise ValueError(f"the entrypoint {self.entrypoint!r} is none of the outputs {', '.join(paths)}")
