@@ -124,6 +124,16 @@ def names(field: str, order: list[str], title: str | None = None, **more: Any) -
     return {"field": field, "type": "nominal", "title": title, "sort": order, **more}
 
 
+PLAIN = {"labelExpr": "format(datum.value, '~g')"}
+"""Numbers without needless zeros or powers; an axis' own format would round by the distance of its ticks."""
+
+
+def whole_ticks(first: int, last: int) -> list[int]:
+    """Return equally spaced whole numbers, no more than an axis has room for."""
+    every = max(1, -(-(last - first) // MAX_TICKS))
+    return list(range(first, last + 1, every))
+
+
 def round_ticks(lowest: float, highest: float) -> list[float]:
     """Return round numbers on a logarithmic axis: 1, 2, 5 of each decade, fewer where there are many."""
     first, last = math.floor(math.log10(lowest)), math.ceil(math.log10(highest))

@@ -30,9 +30,10 @@ def of_cluster(cluster: Cluster, profile: ClusterProfile, plan: Plan | None) -> 
     """Return the map of a planning view; nodes that the plan uses are lit, devices that do not work are marked."""
     used = {g.node_class: g.num_nodes for g in plan.groups} if plan else {}
     lost = {n.hostname: [d.index for d in n.devices if d.healthy is False] for n in profile.nodes}
-    between = "one node" if cluster.num_nodes < 2 else f"between nodes {_between(cluster)}"
+    between = "a single node" if cluster.num_nodes < 2 else f"between nodes {_between(cluster)}"
     body = [svg.words(8, 16, between, size=12.5, fill=theme.QUIET.light)]
-    y, spine = 26.0, [(14.0, 22.0)]
+    y = 26.0
+    spine = [22.0] if cluster.num_nodes > 1 else []
     for node_class in cluster.classes[:MAX_CLASSES]:
         use = None if plan is None else used.get(node_class.name, 0)
         drawn, y = _class(node_class, y, use, lost, spine)
@@ -42,8 +43,8 @@ def of_cluster(cluster: Cluster, profile: ClusterProfile, plan: Plan | None) -> 
         nodes = sum(c.num_nodes for c in left)
         body.append(svg.words(_LEFT, y + 14, f"and {len(left)} more kinds of node ({nodes} nodes): see the table"))
         y += 24
-    if cluster.num_nodes > 1:
-        body.insert(1, svg.line([spine[0], (14.0, spine[-1][1])], thick=3))
+    if spine:
+        body.insert(1, svg.line([(14.0, spine[0]), (14.0, spine[-1])], thick=3))
     summary = _summary(cluster, plan, sum(len(indexes) for indexes in lost.values()))
     title = "Cluster map"
     drawing = wrap("map", title, summary, WIDTH, y + 6, Html("".join(body)))
@@ -56,7 +57,7 @@ def _between(cluster: Cluster) -> str:
 
 
 def _class(
-    node_class: NodeClass, y: float, used: int | None, lost: dict[str, list[int]], spine: list[tuple[float, float]]
+    node_class: NodeClass, y: float, used: int | None, lost: dict[str, list[int]], spine: list[float]
 ) -> tuple[Html, float]:
     name = svg.fits(f"{node_class.num_nodes} x {node_class.name}", 420, 13)
     parts = [svg.words(_LEFT, y + 15, name, bold=True, size=13)]
@@ -65,20 +66,26 @@ def _class(
     for number in range(count):
         host = node_class.hostnames[number] if number < len(node_class.hostnames) else f"node {number + 1}"
         drawn, height = _node(node_class, y, host, None if used is None else number < used, lost.get(host, []))
-        spine.append((14.0, y + 14))
-        parts += [svg.line([(14.0, y + 14), (_LEFT, y + 14)], thick=2), drawn]
+        if spine:
+            spine.append(y + 14)
+            parts.append(_branch(y))
+        parts.append(drawn)
         y += height + 8
     rest = node_class.num_nodes - count
     if rest:
         use = "" if used is None or used >= node_class.num_nodes else f", {max(0, used - count)} of them in use"
-        spine.append((14.0, y + 14))
+        spine.append(y + 14)
         parts += [
-            svg.line([(14.0, y + 14), (_LEFT, y + 14)], thick=2),
+            _branch(y),
             svg.box(_LEFT, y, WIDTH - _LEFT - 8, 28, dashed=True, stroke=theme.QUIET.light),
             svg.words(_LEFT + 12, y + 18, f"and {rest} more alike{use}"),
         ]
         y += 36
     return Html("".join(parts)), y + 6
+
+
+def _branch(y: float) -> Html:
+    return svg.line([(14.0, y + 14), (_LEFT, y + 14)], thick=2)
 
 
 def _node(node_class: NodeClass, y: float, name: str, lit: bool | None, lost: list[int]) -> tuple[Html, float]:
@@ -120,7 +127,9 @@ def _summary(cluster: Cluster, plan: Plan | None, lost: int) -> str:
         f"{c.num_nodes} x {c.devices_per_node} {c.device.catalog_key or c.device.name}"
         for c in cluster.classes[:MAX_CLASSES]
     )
-    text = f"{cluster.num_devices} devices in {cluster.num_nodes} nodes (nodes x devices): {kinds}."
+    nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes} nodes"
+    devices = "1 device" if cluster.num_devices == 1 else f"{cluster.num_devices} devices"
+    text = f"{devices} in {nodes} (nodes x devices): {kinds}."
     if plan is not None:
         text += f" The plan uses {plan.parallelism.world_size} of them (lit)."
     if lost:

@@ -87,7 +87,7 @@ def _spec(values: list[dict[str, Any]]) -> charts.Spec:
         scale = charts.logarithmic(low, high)
         axis = {"values": charts.round_ticks(low, high)}
     order = [v["label"] for v in values]
-    x = charts.quantity("low", f"{sign} (estimated)", scale=scale, axis={"format": "~g", **axis})
+    x = charts.quantity("low", f"{sign} (estimated)", scale=scale, axis={**charts.PLAIN, **axis})
     present = [k for k in kinds if any(v["kind"] == k for v in values)]
     colour = charts.names(
         "kind", present, scale={"domain": kinds, "range": colours}, legend={"columns": 3, "values": present}

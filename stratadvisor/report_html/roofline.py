@@ -128,7 +128,7 @@ def _spec(points: list[_Point], tops: list[tuple[str, float]], bandwidth: float,
         "intensity",
         "FLOP per byte",
         scale=charts.logarithmic(left, right),
-        axis={"values": charts.round_ticks(left, right), "format": "~g"},
+        axis={"values": charts.round_ticks(left, right), **charts.PLAIN},
     )
     y = charts.quantity(
         "rate",

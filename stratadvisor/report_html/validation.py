@@ -74,7 +74,8 @@ def _summary(result: ValidationResult) -> str:
     judged = [c for c in result.comparisons if c.inside is not None]
     inside = sum(1 for c in judged if c.inside)
     text = f"{result.steps_done} of {result.steps_asked} steps, {result.outcome}."
-    text += " Bars are the 90 % bands around the prediction (1.0), marks what was measured."
+    if result.comparisons:
+        text += " Bars are the 90 % bands around the prediction (1.0), marks what was measured."
     if judged:
         text += f" {inside} of {len(judged)} quantities lie inside their band."
     missing = [c.quantity for c in result.comparisons if c.measured is None]
@@ -177,7 +178,9 @@ def _winner(outcome: RunConfigOutcome) -> Figure:
         "data": charts.rows(values),
         "encoding": {
             "y": charts.names("label", labels, axis={"ticks": False}),
-            "x": charts.quantity("rate", "tokens per second (measured)", axis={"tickCount": 4, "format": "~s"}),
+            "x": charts.quantity(
+                "rate", "tokens per second (measured)", axis={"tickCount": 4, "labelExpr": "format(datum.value, '~s')"}
+            ),
         },
         "layer": [
             {"mark": {"type": "bar", "height": 16, "color": theme.MEASURED.light}},
