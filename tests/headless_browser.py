@@ -136,9 +136,13 @@ class Browser:
         wanted = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", media="print" if paper else "screen", features=wanted)
 
-    def picture(self, path: Path) -> Picture:
-        """Save the whole page as a PNG and return it."""
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def picture(self, path: Path, selector: str) -> Picture:
+        """Save the strip of the page, over its whole width, that holds an element as a PNG, and return it."""
+        expression = f"(r => [r.top + scrollY, r.height])(document.querySelector({selector!r}).getBoundingClientRect())"
+        top, height = self.evaluate(expression)
+        width = self.evaluate("innerWidth")
+        clip = {"x": 0, "y": top, "width": width, "height": height, "scale": 1}
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(shot["data"]))
         return Picture(path.read_bytes())
 

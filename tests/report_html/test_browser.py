@@ -100,7 +100,7 @@ def test_each_view_shows_every_drawing_within_its_width(browser, site, tmp_path,
     for key, left, right, height in boxes:
         assert 0 <= left < right <= width, key
         assert height > 40, key
-    picture = browser.picture(tmp_path / f"{name}-{view}.png")
+    picture = browser.picture(tmp_path / f"{name}-{view}.png", "#memory")
     assert picture.width == width
     dark = VIEWS[view].get("dark", False)
     ground = theme.GROUND.dark if dark else theme.GROUND.light
