@@ -26,6 +26,12 @@ def whole_and_classes(cluster: Cluster) -> list[Selection]:
     ]
 
 
+def whole_nodes(cluster: Cluster) -> list[Selection]:
+    """Return the selections that leave no device of a node idle: over a slow network offload is best on few nodes."""
+    whole = {c.name: c.devices_per_node for c in cluster.classes}
+    return [s for s in selections(cluster) if all(whole[c.name] == c.devices_per_node for c in s.cluster.classes)]
+
+
 def stage_candidates(name: str, stage: int) -> Callable[[Cluster, Workload], Iterator[Candidate]]:
     """Return the generator of candidates of one stage."""
 

@@ -13,14 +13,14 @@ from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.base import Strategy
 from stratadvisor.strategies.common import explore, with_checkpointing
 from stratadvisor.strategies.site import sharing_site
-from stratadvisor.strategies.zero import whole_and_classes, zero_layout
+from stratadvisor.strategies.zero import whole_nodes, zero_layout
 
 
 def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
     """Yield ZeRO-2 and ZeRO-3 with the optimizer on the host, and ZeRO-3 with the parameters there as well."""
     if workload.method != "full" or workload.optimizer != "adamw":
         return  # adapters leave nothing worth moving, and DeepSpeed's CPU optimizer is Adam in fp32
-    for selection in whole_and_classes(cluster):
+    for selection in whole_nodes(cluster):
         found = sharing_site("zero_offload", selection, workload)
         if found is None or any(c.device.kind == "cpu" for c in found[0].cluster.classes):
             continue  # a CPU's memory is the host's
