@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -158,6 +159,24 @@ def asked_of(kind: str) -> dict[str, tuple[object, int, str]]:
     return asked
 
 
+LAUNCHED = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "OMPI_COMM_WORLD_RANK",
+)
+
+
+def environment_of(kind: str, folder: Path) -> dict[str, str]:
+    """Return an environment in which nothing looks like a running job; only DeepSpeed's engine wants a rank."""
+    clean = {k: v for k, v in os.environ.items() if k not in LAUNCHED and not k.startswith(("ACCELERATE_", "FSDP_"))}
+    clean |= {"DS_ACCELERATOR": "cpu", "HF_HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
+    return clean | ({"LOCAL_RANK": "0"} if kind == "deepspeed" else {})
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_the_frameworks_refuse_the_bad_and_take_the_good(kind, tmp_path):
@@ -170,8 +189,7 @@ def test_the_frameworks_refuse_the_bad_and_take_the_good(kind, tmp_path):
         [sys.executable, "-c", PROGRAMS[kind]],
         input=json.dumps(asked),
         cwd=tmp_path,
-        env=os.environ
-        | {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0", "HF_HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""},
+        env=environment_of(kind, tmp_path),
         capture_output=True,
         text=True,
         timeout=900,
