@@ -146,9 +146,12 @@ def round_ticks(lowest: float, highest: float) -> list[float]:
 
 
 def time_unit(longest: float) -> tuple[float, str]:
-    """Return the seconds of a unit that suits durations up to ``longest``, and its sign."""
-    units = ((172800.0, 86400.0, "d"), (7200.0, 3600.0, "h"), (120.0, 60.0, "min"), (1.0, 1.0, "s"), (1e-3, 1e-3, "ms"))
-    return next(((unit, sign) for least, unit, sign in units if longest >= least), (1e-6, "us"))
+    """Return the seconds of a unit that suits durations up to ``longest``, and its name."""
+    units = (
+        (172800.0, 86400.0, "days"), (7200.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (1.0, 1.0, "seconds"),
+        (1e-3, 1e-3, "milliseconds"),
+    )  # fmt: skip
+    return next(((unit, sign) for least, unit, sign in units if longest >= least), (1e-6, "microseconds"))
 
 
 def logarithmic(lowest: float, highest: float) -> Spec:
