@@ -22,6 +22,8 @@ TELLING: dict[Kind, frozenset[str]] = {
     ),
 }
 """Keys that only one of them has; each counts as three."""
+MANY, FEWEST = 8, 0.25
+"""A file of at least MANY keys must have FEWEST of them in common with its kind: our own documents have not."""
 
 
 def detect(data: dict[Any, Any], name: str) -> Kind:
@@ -41,7 +43,17 @@ def detect(data: dict[Any, Any], name: str) -> Kind:
             else "has no key of DeepSpeed, Accelerate, Lightning or the Trainer"
         )
         raise UsageError(f"{name} {what}", hint=f"--kind says which: {', '.join(KINDS)}")
+    if not trainer_path(data) and len(data) >= MANY and _recognised(winners[0], data) < FEWEST * len(data):
+        raise UsageError(
+            f"{name} has few keys of {winners[0]} and many of something else",
+            hint=f"--kind checks it all the same: {', '.join(KINDS)}",
+        )
     return winners[0]
+
+
+def _recognised(kind: Kind, data: dict[Any, Any]) -> int:
+    names = known(kind).sections[""] | {path for path in changes(kind) if "." not in path}
+    return sum(key in names for key in data)
 
 
 def _score(kind: Kind, data: dict[Any, Any]) -> int:

@@ -33,6 +33,10 @@ An **error** is refused by the framework, or the run cannot do what the file say
 knowing. `--kind` says whose file it is where the keys do not; `--loader` says who reads a DeepSpeed file, since only
 libraries fill its "auto" values.
 
+A DeepSpeed file that Trainer arguments or an Accelerate file name is checked with them, when it lies beside them or
+below. `stratadvisor recommend --from FILE` starts from a file's batch, precision and optimizer, and shows what the plan
+changes in it.
+
 The file is read as JSON where its name ends in `.json`, as plain YAML otherwise; up to 256 KiB, 64 levels, and 50,000
 values once YAML aliases are followed.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from lint_examples import BASE, CASES, config
 
@@ -27,6 +29,24 @@ def test_every_example_is_recognised():
 def test_a_lightning_cli_file_is_recognised_with_and_without_a_subcommand():
     assert detect({"seed_everything": 1, "trainer": {}, "model": {}}, "f") == "lightning"
     assert detect({"fit": {"trainer": {"devices": 2}}}, "f") == "lightning"
+
+
+def test_documents_of_another_kind_are_not_mistaken_for_a_configuration(tmp_path):
+    import plan_examples
+
+    from stratadvisor.emit.bundle import render_bundle
+
+    files = {f.path: f.content for f in render_bundle(plan_examples.examples()["zero3_gpu"], plan_examples.profile())}
+    for name in ("plan.json", "train_config.json", "cluster.json"):
+        with pytest.raises(UsageError, match=name) as problem:
+            detect(json.loads(files[name]), name)
+        assert "--kind" in problem.value.hint
+
+
+def test_a_file_read_by_several_argument_classes_is_the_trainers():
+    others = {f"my_argument_{n}": n for n in range(9)} | {"model_name_or_path": "x", "dataset_name": "y"}
+    own = {"output_dir": "o", "learning_rate": 1e-4, "bf16": True, "per_device_train_batch_size": 1, "seed": 1}
+    assert detect(others | own, "f") == "transformers"
 
 
 def test_nothing_known_asks_for_the_kind():
