@@ -103,5 +103,5 @@ def test_a_pipe_of_a_shell_is_read(tmp_path):
 def test_another_encoding_is_one_sentence(tmp_path, encoding):
     path = tmp_path / "cluster.json"
     path.write_bytes('{"nodes": [{"hostname": "\u00e9"}]}'.encode(encoding))
-    with pytest.raises(ProfileError, match="not UTF-8|not JSON"):
+    with pytest.raises(ProfileError, match=r"not UTF-8|not JSON"):
         store.read_profile(path)

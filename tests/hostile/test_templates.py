@@ -43,7 +43,7 @@ class Opened:
 def test_a_document_cannot_be_made_to_unpickle(overlay, tmp_path):
     # BaseModel.parse_raw(text, proto="pickle", allow_pickle=True) runs whatever the text says
     text = pickle.dumps(Opened(tmp_path / "executed"), 0).decode()
-    write(overlay, "{{ plan.parse_raw(%r, proto='pickle', allow_pickle=true) }}" % text)
+    write(overlay, f"{{{{ plan.parse_raw({text!r}, proto='pickle', allow_pickle=true) }}}}")
     with pytest.raises(EmitError, match=r"README.md.j2, line 1: .*parse_raw.*unsafe"):
         readme(overlay)
     assert not (tmp_path / "executed").exists()
@@ -174,7 +174,7 @@ def test_a_loop_without_end_is_ended(overlay, monkeypatch):
     monkeypatch.setattr(isolation, "CPU_SECONDS", 2)
     loop = "{% for a in range(99999) %}"
     write(overlay, loop * 4 + "x" + "{% endfor %}" * 4)
-    with pytest.raises(EmitError, match="processor time|memory|Memory"):
+    with pytest.raises(EmitError, match=r"processor time|memory|Memory"):
         readme(overlay, render_bundle)
 
 
