@@ -349,7 +349,7 @@ EXAMPLES: dict[str, list[Example]] = {
             "elsewhere",
         )
     ],
-    "ACC203": [_acc({"num_processes": DELETE}), _acc({"num_processes": 0}, {}, "elsewhere")],
+    "ACC203": [_acc({"num_processes": 0}, {}, "elsewhere"), _acc({"num_processes": DELETE}, {}, "elsewhere")],
     "ACC204": [
         _acc(
             {"num_machines": 2, "machine_rank": 2, "main_process_ip": "10.0.0.1"},

@@ -117,15 +117,23 @@ def _machines(subject: Subject) -> None:
     if num is None or num < 1:
         subject.report("ACC203", ("num_machines",), f"num_machines is {shown(machines)}", "a whole number from 1")
         return
-    if processes is None or count is None or count < 1:
+    if processes is None:
         if kind not in ("NO", "FALSE", ""):
-            place = ("num_processes",) if "num_processes" in subject.data else ()
             subject.report(
                 "ACC203",
-                place,
-                f"num_processes is {'missing' if processes is None else shown(processes)}",
-                "the number of devices of all machines together",
+                (),
+                "num_processes is missing: accelerate launch then needs --num_processes",
+                "num_processes: the number of devices of all machines together",
+                severity="note",
             )
+        return
+    if count is None or count < 1:
+        subject.report(
+            "ACC203",
+            ("num_processes",),
+            f"num_processes is {shown(processes)}",
+            "the number of devices of all machines together",
+        )
         return
     if count % num:
         lower = count - count % num

@@ -81,7 +81,13 @@ def check_section(
             subject.report(code, where, f"{shown(key)} {what}", meant(key, keys))
 
 
-def report_twice(subject: Subject) -> None:
-    """Report keys that stand twice in one mapping."""
+def report_twice(subject: Subject, *, refused: bool) -> None:
+    """Report keys that stand twice in one mapping: DeepSpeed refuses that, other readers take the later one."""
     for path, line in subject.places.twice:
-        subject.report("GEN101", path, f"{shown(path[-1])} stands here and in line {line}", "keep one of them")
+        subject.report(
+            "GEN101",
+            path,
+            f"{shown(path[-1])} stands here and in line {line}",
+            "keep one of them",
+            severity="error" if refused else "warning",
+        )

@@ -85,7 +85,7 @@ def check_file(
         loader=next(name for name in LOADERS if name == loader),
         folder=path.parent,
     )
-    report_twice(subject)
+    report_twice(subject, refused=found == "deepspeed")
     CHECKS[found](subject)
     if cluster is not None:
         check_hardware(subject, found, cluster)

@@ -78,7 +78,7 @@ def test_keys_that_stand_twice_are_found_in_both_formats(tmp_path):
     file = tmp_path / "args.yaml"
     file.write_text("output_dir: a\nlearning_rate: 1.0e-4\noutput_dir: b\n")
     (finding,) = [f for f in check_file(file).findings if f.code == "GEN101"]
-    assert (finding.path, finding.line) == ("output_dir", 3)
+    assert (finding.path, finding.line, finding.severity) == ("output_dir", 3, "warning")
 
 
 def bomb(levels: int, width: int) -> str:
