@@ -17,6 +17,8 @@ from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
 
 PCIE_COLLECTIVE_SHARE = 0.6
+_PCIE_LANE = 0.985e9
+"""Bytes per second of one lane of PCIe 3.0; each generation doubles it."""
 INTRA_LATENCY_SECONDS, INTER_LATENCY_SECONDS = 12e-6, 25e-6
 _UNSTATED_MEMORY = {"A100": "A100-40GB-SXM", "V100-SXM": "V100-32GB-SXM"}
 """Names that leave the memory size open; the rates that time depends on are the same or nearly so."""
@@ -129,7 +131,7 @@ def _node_class(row: Row, device: Device, devices: int, per_node: int) -> NodeCl
     link = spec.link_bytes_per_second if spec else None
     origin: Origin = "catalog"
     if "PCIe" in row.text("intra_link") or link is None:
-        link = (device.host_link_bytes_per_second or 12e9) * PCIE_COLLECTIVE_SHARE
+        link = _pcie_rate(row, device) * PCIE_COLLECTIVE_SHARE
         origin = "estimated"
     return NodeClass(
         name=device.name,
@@ -144,6 +146,16 @@ def _node_class(row: Row, device: Device, devices: int, per_node: int) -> NodeCl
         nvlink=origin == "catalog",
         origins={"intra_node_bytes_per_second": origin},
     )
+
+
+def _pcie_rate(row: Row, device: Device) -> float:
+    """Return bytes per second one way from texts like ``PCIe4 x16``; an old consumer board runs two cards at 3.0 x8."""
+    found = re.search(r"PCIe ?([3-6])(?:\.0)? ?x([0-9]+)", row.text("intra_link"))
+    if found is not None:
+        return _PCIE_LANE * 2 ** (int(found.group(1)) - 3) * int(found.group(2))
+    if "slow PCIe" in row.text("note"):
+        return _PCIE_LANE * 8
+    return device.host_link_bytes_per_second or 12e9
 
 
 def _network(row: Row, device: Device, per_node: int) -> tuple[float | None, Origin]:

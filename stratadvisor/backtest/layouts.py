@@ -70,6 +70,8 @@ def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) 
     data, odd = divmod(devices, tensor * stages * context)
     if odd:
         raise NotExpressibleError("tensor x pipeline x context does not divide the number of devices")
+    if stages > (row.count("n_layers") or stages):
+        raise NotExpressibleError("more pipeline stages than layers")
     micro, accumulation = _batch(row, data)
     replicate, shard = (data, 1) if sharding == "none" else (1, data)
     if strategy in ("hsdp", "zero1-hybrid") and data % per_node == 0:

@@ -154,6 +154,17 @@ def reduce_scatter_seconds(message_bytes: float, group: Group, cluster: Cluster)
     return all_reduce_seconds(message_bytes, group, cluster) / 2
 
 
+def ring_latency_seconds(group: Group, cluster: Cluster) -> float:
+    """Return what one gather or scatter over NCCL takes for passing every rank in turn, whatever it moves.
+
+    0 inside a node, and where a measured sweep already holds it.
+    """
+    if group.num_nodes < 2 or cluster.backend != "nccl" or cluster.inter_node_sweep:
+        return 0.0
+    inside = group.num_nodes * (group.ranks_per_node - 1)
+    return inside * fitted.RING_HOP_INTRA_SECONDS + (group.num_nodes - 1) * fitted.RING_HOP_INTER_SECONDS
+
+
 def broadcast_seconds(message_bytes: float, group: Group, cluster: Cluster) -> float:
     """Return the time to give ``message_bytes`` of one rank to all: the bytes cross each link once, pipelined."""
     if group.size < 2 or message_bytes <= 0:

@@ -44,6 +44,8 @@ class _Parts:
     attention_backward: float = 0.0
     memory: float = 0.0
     memory_backward: float = 0.0
+    last: float = 0.0
+    """Part of ``matmul``: the product whose output only the next layer reads."""
     kernels: float = 0.0
 
     def add(self, other: _Parts, times: float) -> None:
@@ -53,9 +55,12 @@ class _Parts:
         self.attention_backward += times * other.attention_backward
         self.memory += times * other.memory
         self.memory_backward += times * other.memory_backward
+        self.last += times * other.last
         self.kernels += times * other.kernels
 
 
+_RECOMPUTE_ALL = ("megatron", "deepspeed")
+"""Engines with a checkpoint function of their own, which runs the whole layer again."""
 _TIMES: Memo[ComputeTime] = Memo()
 
 
@@ -196,11 +201,14 @@ def _layer(
         if product.tokens_share < 1.0:  # experts are spread over the expert-parallel ranks, which pool their tokens
             count = product.count / layout.expert_parallel_degree
             rows = rows * layout.expert_parallel_degree
-        one = count * product_seconds(rates, rows, out_width, in_width)
-        parts.matmul += one
-        parts.matmul_backward += one
+        forward = count * product_seconds(rates, rows, out_width, in_width)
+        parts.matmul += forward
+        if product.mlp and not product.column_parallel:
+            parts.last += forward
+        parts.matmul_backward += count * product_seconds(rates, rows, in_width, out_width)
         if trains_weights:
-            parts.matmul_backward += one * fitted.WEIGHT_GRADIENT_SLOWDOWN
+            weight = product_seconds(rates, out_width, in_width, rows)
+            parts.matmul_backward += count * weight * fitted.WEIGHT_GRADIENT_SLOWDOWN
         weight_elements += count * out_width * in_width
         adapter_bytes += count * rows * (out_width + in_width) * rates.element_bytes
         if product.mlp and not product.column_parallel:
@@ -310,7 +318,8 @@ def _add_weight_casts(parts: _Parts, shape: ModelShape, layout: Layout, rates: R
 def _recomputation(layers: _Parts, layout: Layout) -> float:
     forward = layers.matmul + layers.attention + layers.memory
     if layout.activation_checkpointing == "full":
-        return forward
+        # PyTorch's checkpoint stops at the last tensor that backward needs: the product that ends a layer is not redone
+        return forward if layout.engine in _RECOMPUTE_ALL else forward - layers.last
     if layout.activation_checkpointing == "none":
         return 0.0
     if layout.engine == "megatron":  # recomputes only the score matrix, which fused attention never stored

@@ -9,11 +9,11 @@ from __future__ import annotations
 # --- matrix products on a GPU --------------------------------------------------------------------------------------
 MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
     "pascal": {"half": 0.55, "fp32": 0.85},
-    "volta": {"half": 0.52, "fp32": 0.85},
+    "volta": {"half": 0.58, "fp32": 0.85},
     "turing": {"half": 0.60, "fp32": 0.80},
-    "ampere": {"half": 0.70, "fp32": 0.80, "tf32": 0.65},
+    "ampere": {"half": 0.76, "fp32": 0.80, "tf32": 0.65},
     "ada": {"half": 0.75, "fp32": 0.75, "tf32": 0.75},
-    "hopper": {"half": 0.71, "fp32": 0.80, "tf32": 0.65},
+    "hopper": {"half": 0.763, "fp32": 0.80, "tf32": 0.65},
     "blackwell": {"half": 0.68, "fp32": 0.75, "tf32": 0.65},
     "cdna": {"half": 0.45, "fp32": 0.70},
     "cdna2": {"half": 0.45, "fp32": 0.70},
@@ -23,20 +23,20 @@ MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
 }
 """Share of the dense peak that large products reach in training, clocks under load included (fit)."""
 
-FULL_EDGE = 2048.0
-WIDTH_EXPONENT = 0.15
-DEPTH_EXPONENT = 0.19
-TOKENS_EXPONENT = 0.05
-"""Efficiency falls as (edge / FULL_EDGE) ** exponent below FULL_EDGE, per dimension of the product (fit)."""
+HALF_DEPTH = 310.0
+"""Depth of a product at which it reaches half its rate: filling and emptying the pipeline of each tile (fit)."""
+HALF_OUTPUTS = 100_000.0
+"""Outputs at which a product reaches half its rate: less than one tile for every multiprocessor, and a last round of
+tiles that leaves some idle (fit; libraries choose smaller tiles and divide the depth where there are few)."""
 
 ALIGNED_ELEMENTS = 64
-MISALIGNED_SHARE = 0.80
+MISALIGNED_SHARE = 0.76
 """Rate of products whose widths are no multiple of 64 elements (128 bytes, a cache line) (fit)."""
 
 WEIGHT_GRADIENT_SLOWDOWN = 1.05
 """Weight gradients accumulate in fp32: 3 to 8 % slower than forward on large shapes (SimuMax's tables, A100)."""
 
-EAGER_PRODUCT_SHARE: dict[str, float] = {"hopper": 0.76, "blackwell": 0.76}
+EAGER_PRODUCT_SHARE: dict[str, float] = {"hopper": 0.75, "blackwell": 0.75}
 """Products of a PyTorch program against those of a Megatron recipe (aligned shapes, tuned library calls, CUDA graphs),
 where the matrix units are fast enough to show it (fit on torchtitan's H100 runs)."""
 
@@ -47,16 +47,16 @@ POWER_EXPONENT = 0.31
 """Clock against power limit: an H100 at 500 of 700 W reaches 0.9 (torchtitan's published H100 runs)."""
 
 # --- attention -----------------------------------------------------------------------------------------------------
-FLASH_FORWARD_SHARE = 0.62
+FLASH_FORWARD_SHARE = 0.47
 FLASH_BACKWARD_SHARE = 0.42
 """Fused attention's rate against large products on the same device (fit)."""
 FLASH_FULL_HEAD = 128.0
-FLASH_HEAD_EXPONENT = 0.1
+FLASH_HEAD_EXPONENT = 0.12
 """Narrow heads feed the matrix units less well: rate falls as (head_dim / 128) ** exponent (fit)."""
 FLASH_BACKWARD_FLOPS = 2.5
 """Backward recomputes the scores: five products for two (FlashAttention, arXiv:2205.14135, section 3)."""
-UNFUSED_MATMUL_SHARE = 0.35
-UNFUSED_PASSES, UNFUSED_EAGER_PASSES = 5.0, 11.0
+UNFUSED_MATMUL_SHARE = 0.37
+UNFUSED_PASSES, UNFUSED_EAGER_PASSES = 5.6, 11.0
 """Plain attention: low-efficiency batched products of depth head_dim, and passes over the S x S scores: with a fused
 masked softmax (fit; Megatron's takes 16 bit only), and one operation after another (counted: scale, mask, softmax and
 dropout read and write, the mask is read, the products write and read)."""
@@ -64,10 +64,10 @@ dropout read and write, the mask is read, the products write and read)."""
 # --- memory-bound work ---------------------------------------------------------------------------------------------
 MEMORY_BANDWIDTH_SHARE = 0.85
 """Of the published rate, as large copies reach it; a measured rate is taken whole."""
-ELEMENTWISE_HIDDEN_PASSES = 10.0
+ELEMENTWISE_HIDDEN_PASSES = 12.0
 ELEMENTWISE_FFN_PASSES = 2.5
 """Norms, residuals, rotary, dropout, activation of one layer: passes over T x h and T x f, compiled (cost model A4)."""
-EAGER_FACTOR = 1.45
+EAGER_FACTOR = 1.5
 """Without torch.compile or fused kernels every operation reads and writes its operands (torchtitan: compile +16 %)."""
 ELEMENTWISE_BACKWARD = 1.55
 PADDED_VOCABULARY = 128
@@ -137,6 +137,11 @@ LATENCY_RANKS_INTRA, LATENCY_RANKS_INTER = 8, 2
 """Ranks that an assumed latency stands for."""
 RING_HALF_MESSAGE_BYTES = 2.0 * 2**20
 """A message of this size per rank reaches two thirds of the bandwidth between nodes over NCCL."""
+RING_HOP_INTRA_SECONDS, RING_HOP_INTER_SECONDS = 3.4e-6, 14e-6
+"""One step of NCCL's ring with its protocol for large messages (its tuning table: NVLink and network, "simple"). Gather
+and scatter know no tree, so every call passes all ranks in turn."""
+ZERO_BUCKET_BYTES = 1e9
+"""5e8 elements of 16 bit: DeepSpeed's default buckets for ZeRO-1 and -2."""
 
 OVERLAP_COST: dict[str, float] = {
     "ddp": 0.15,
@@ -152,7 +157,7 @@ TENSOR_PARALLEL_EXPOSED, TENSOR_PARALLEL_OVERLAPPED = 1.0, 0.20
 """Share of tensor-parallel transfers that shows: plain Megatron, and recipes that run them beside the products
 (Transformer Engine's user buffers in NeMo, asynchronous tensor parallelism in torchtitan)."""
 CONTEXT_PARALLEL_EXPOSED = 0.30
-PIPELINE_SEND_EXPOSED = 0.45
+PIPELINE_SEND_EXPOSED = 0.32
 OVERLAP_BUCKET_BYTES = 25 * 2**20
 """DDP's default bucket: the last one cannot hide."""
 

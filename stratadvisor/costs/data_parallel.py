@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from stratadvisor.costs import constants as fitted
-from stratadvisor.costs.collectives import all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
+from stratadvisor.costs.collectives import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    reduce_scatter_seconds,
+    ring_latency_seconds,
+)
 from stratadvisor.costs.compute import ComputeTime
 from stratadvisor.costs.overlap import exposed_seconds, overlap_cost
 from stratadvisor.costs.trainable import gradient_bytes, model_part, trainable_parameters
@@ -41,17 +47,25 @@ def traffic(
     if layout.sharding == "none":
         return Traffic(last_backward=_reduction(trainable, gradients, placement, cluster, compression))
     group = placement.shard
-    scatter = reduce_scatter_seconds(gradients, group, cluster)
+    hops = ring_latency_seconds(group, cluster) * _calls(shape, layout, gradients)
+    scatter = reduce_scatter_seconds(gradients, group, cluster) + hops
     across = all_reduce_seconds(gradients / layout.data_parallel_shard_degree, placement.replicate, cluster)
     if layout.sharding == "optimizer":
-        return Traffic(last_backward=scatter + across, after=all_gather_seconds(trained_weights, group, cluster))
+        return Traffic(last_backward=scatter + across, after=all_gather_seconds(trained_weights, group, cluster) + hops)
     if layout.sharding == "gradients" and layout.engine != "fsdp2":
         return Traffic(
-            backward=scatter, last_backward=across, after=all_gather_seconds(trained_weights, group, cluster)
+            backward=scatter, last_backward=across, after=all_gather_seconds(trained_weights, group, cluster) + hops
         )
-    gather = all_gather_seconds(weights, group, cluster)
+    gather = all_gather_seconds(weights, group, cluster) + hops
     again = gather if layout.sharding == "parameters" else 0.0
     return Traffic(forward=gather, backward=again + scatter, last_backward=across)
+
+
+def _calls(shape: ModelShape, layout: Layout, gradients: float) -> float:
+    """Return in how many calls the weights or gradients move: one for each layer, or bucket by bucket."""
+    if layout.sharding == "parameters" or layout.engine == "fsdp2":
+        return max(1.0, shape.num_layers / layout.pipeline_parallel_degree)
+    return math.ceil(max(1.0, gradients / fitted.ZERO_BUCKET_BYTES))
 
 
 def _reduction(trainable: float, gradients: float, placement: Placement, cluster: Cluster, compression: str) -> float:

@@ -60,8 +60,8 @@ def pipeline_seconds(
 ) -> tuple[float, float]:
     """Return (bubble, sends) that a pipeline adds to ``micro_batches`` passes of an even stage.
 
-    Fill and drain cost (p - 1) / v passes (Megatron-LM, arXiv:2104.04473, section 2.2); the stage with the most layers,
-    or the one with the output projection, sets the pace of all.
+    Fill and drain pass once through every other stage, (p - 1) / v passes when all are alike (Megatron-LM,
+    arXiv:2104.04473, section 2.2); the stage with the most layers, or that of the output projection, sets the pace.
     """
     stages = layout.pipeline_parallel_degree
     if stages == 1:
@@ -72,7 +72,8 @@ def pipeline_seconds(
     if fullest == even:
         pace = micro_batch_seconds + head_seconds
     chunks = layout.virtual_pipeline_chunks
-    bubble = (stages - 1) / chunks * pace + micro_batches * (pace - micro_batch_seconds)
+    others = stages * micro_batch_seconds + head_seconds - pace
+    bubble = others / chunks + micro_batches * (pace - micro_batch_seconds)
     element = 4 if layout.precision == "fp32" else 2
     message: float = element * micro_batch_size * layout.sequence_length * shape.hidden_size
     message /= layout.context_parallel_degree * layout.tensor_parallel_degree

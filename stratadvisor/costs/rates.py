@@ -166,14 +166,10 @@ def product_seconds(rates: Rates, rows: float, out_width: float, in_width: float
         edge = math.log(max(1.0, min((rows * out_width * in_width) ** (1 / 3), 4.0 * smallest)))
         rate = _interpolate(rates.by_edge, edge) * fitted.CPU_SUSTAINED_SHARE
     else:
-        full = fitted.FULL_EDGE
-        shape = 1.0
-        if out_width < full:
-            shape *= (out_width / full) ** fitted.WIDTH_EXPONENT
-        if in_width < full:
-            shape *= (in_width / full) ** fitted.DEPTH_EXPONENT
-        if rows < full:
-            shape *= (rows / full) ** fitted.TOKENS_EXPONENT
+        # the pipeline of a tile fills once per depth; a part of the last round of tiles leaves units idle
+        shape = in_width / (in_width + fitted.HALF_DEPTH)
+        outputs = rows * out_width
+        shape *= outputs / (outputs + fitted.HALF_OUTPUTS)
         if out_width % fitted.ALIGNED_ELEMENTS or in_width % fitted.ALIGNED_ELEMENTS:
             shape *= fitted.MISALIGNED_SHARE
         rate = rates.peak_flops_per_second * rates.efficiency * shape
