@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from stratadvisor import __version__, store
 from stratadvisor.errors import DriftError, ModelError, ProfileError, StratadvisorError, UsageError
 from stratadvisor.schema.emission import CLUSTER_NAME, PLAN_NAME
+from stratadvisor.schema.metrics import RUN_FOLDER
 from stratadvisor.schema.plan import Plan, Provenance
 from stratadvisor.schema.profile import Calibration, ClusterProfile
 from stratadvisor.schema.workload import (
@@ -454,8 +455,8 @@ def run_config(
     if first.outcome == "completed":
         calibrated = _keep_calibrations(directory, opened.plan, opened.profile, results, cluster)
     outcome = RunConfigOutcome(results=tuple(results), calibrated_profiles=calibrated, notes=tuple(notes))
-    (directory / run.RUN_FOLDER).mkdir(exist_ok=True)
-    store.write_document(directory / run.RUN_FOLDER / RESULT_NAME, outcome)
+    (directory / RUN_FOLDER).mkdir(exist_ok=True)
+    store.write_document(directory / RUN_FOLDER / RESULT_NAME, outcome)
     return outcome
 
 

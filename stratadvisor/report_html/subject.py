@@ -8,12 +8,11 @@ from pathlib import Path
 from stratadvisor import pipeline, store
 from stratadvisor.emit import bundle as bundles
 from stratadvisor.errors import UsageError
-from stratadvisor.schema.metrics import METRICS_NAME
+from stratadvisor.schema.metrics import METRICS_NAME, RUN_FOLDER
 from stratadvisor.schema.plan import Plan
 from stratadvisor.schema.profile import ClusterProfile
 from stratadvisor.schema.validation import RunConfigOutcome, ValidationResult
 from stratadvisor.validate.metrics import RunMetrics, read_metrics
-from stratadvisor.validate.run import RUN_FOLDER
 
 _HINT = "give a bundle folder, a plan.json, a cluster profile or file, or a validation result"
 

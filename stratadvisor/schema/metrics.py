@@ -3,6 +3,8 @@
 The runtime writes these keys (it cannot import this module, being carried in bundles; a test compares the two).
 """
 
+RUN_FOLDER = "validation"
+"""Folder in a bundle that holds its last validation run."""
 METRICS_NAME = "metrics.jsonl"
 """Written by rank 0 to the directory in STRATADVISOR_RUN_DIR (default: run/ in the bundle)."""
 

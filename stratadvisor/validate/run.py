@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stratadvisor.errors import StratadvisorError
-from stratadvisor.schema.metrics import METRICS_NAME
+from stratadvisor.schema.metrics import METRICS_NAME, RUN_FOLDER
 from stratadvisor.schema.plan import Plan
 from stratadvisor.schema.profile import ClusterProfile
 from stratadvisor.schema.validation import ValidationResult
@@ -19,7 +19,6 @@ from stratadvisor.validate.metrics import RunMetrics, column, read_metrics
 
 __all__ = ["Limits", "run_bundle"]
 
-RUN_FOLDER = "validation"
 LOG_NAME = "output.log"
 MAX_LOG_BYTES = 8 * 1024 * 1024
 

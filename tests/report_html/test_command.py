@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -127,6 +128,16 @@ def test_json_prints_the_tables_and_writes_nothing(tmp_path, capsys, monkeypatch
     data = json.loads(capsys.readouterr().out)
     assert [entry["figure"] for entry in data] == ["compared-0", "compared-1", "winner"]
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_report_imports_no_heavy_library(bundle, tmp_path):
+    program = (
+        "import sys; from stratadvisor.cli import run; code = run(sys.argv[1:]);"
+        "print(code, sorted({m.split('.')[0] for m in sys.modules} & {'torch', 'pandas', 'pynvml', 'psutil', 'numpy'}))"
+    )
+    command = [sys.executable, "-c", program, "report", str(bundle), "-o", str(tmp_path / "r.html")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
 
 
 def test_the_same_bundle_gives_the_same_bytes(bundle, tmp_path):
