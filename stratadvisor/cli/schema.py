@@ -15,13 +15,15 @@ def schema(
     document: Annotated[str | None, typer.Argument(help="profile, plan, validation or lock; none lists them.")] = None,
 ) -> None:
     """Print a JSON schema."""
+    from pydantic import BaseModel
+
     from stratadvisor.errors import UsageError
     from stratadvisor.schema.emission import Lock
     from stratadvisor.schema.plan import Plan
     from stratadvisor.schema.profile import ClusterProfile
     from stratadvisor.schema.validation import RunConfigOutcome
 
-    documents = {
+    documents: dict[str, tuple[type[BaseModel], str]] = {
         "profile": (ClusterProfile, "cluster.json, and `probe --json`"),
         "plan": (Plan, "plan.json, and `recommend --json`"),
         "validation": (RunConfigOutcome, "`run-config --json`"),
