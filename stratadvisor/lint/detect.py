@@ -22,6 +22,10 @@ TELLING: dict[Kind, frozenset[str]] = {
     ),
 }
 """Keys that only one of them has; each counts as three."""
+LEAST = 2
+"""A single word that happens to be an argument's name says nothing."""
+FOREIGN = {"Axolotl": ("base_model", "micro_batch_size"), "LLaMA-Factory": ("model_name_or_path", "finetuning_type")}
+"""Programs around the Trainer with file formats of their own, told by keys that their files always have."""
 MANY, FEWEST = 8, 0.25
 """A file of at least MANY keys must have FEWEST of them in common with its kind: our own documents have not."""
 
@@ -36,13 +40,20 @@ def detect(data: dict[Any, Any], name: str) -> Kind:
     scores = {kind: _score(kind, data) for kind in KINDS}
     best = max(scores.values())
     winners = [kind for kind in KINDS if scores[kind] == best]
-    if best == 0 or len(winners) > 1:
+    if best < LEAST or len(winners) > 1:
         what = (
             f"could be for {' or '.join(winners)}"
-            if best
-            else "has no key of DeepSpeed, Accelerate, Lightning or the Trainer"
+            if best >= LEAST
+            else f"has {'too few keys' if best else 'no key'} of DeepSpeed, Accelerate, Lightning or the Trainer"
         )
         raise UsageError(f"{name} {what}", hint=f"--kind says which: {', '.join(KINDS)}")
+    if winners[0] == "transformers":
+        for reader, marks in FOREIGN.items():
+            if all(mark in data for mark in marks):
+                raise UsageError(
+                    f"{name} looks like a file for {reader}, whose keys are its own",
+                    hint="--kind transformers compares it with TrainingArguments all the same",
+                )
     if not trainer_path(data) and len(data) >= MANY and _recognised(winners[0], data) < FEWEST * len(data):
         raise UsageError(
             f"{name} has few keys of {winners[0]} and many of something else",

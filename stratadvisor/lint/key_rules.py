@@ -25,6 +25,8 @@ class Codes:
     never: str
 
 
+COMMENTS = ("_comment", "//", "#")
+"""How people write remarks in JSON."""
 CHANGED = {
     "deepspeed": Codes(removed="DS111", old_name="DS112", never="DS113"),
     "accelerate": Codes(removed="ACC103", old_name="ACC104", never="ACC101"),
@@ -77,7 +79,7 @@ def check_section(
         change = table.get(".".join(where))
         if change is not None:
             report_change(subject, kind, where, change)
-        elif key not in keys:
+        elif key not in keys and not str(key).startswith(COMMENTS):
             subject.report(code, where, f"{shown(key)} {what}", meant(key, keys))
 
 

@@ -32,7 +32,9 @@ def read_config(path: Path) -> Read:
         UsageError: no such file, too large, neither JSON nor YAML, no mapping at the top, too deep.
 
     """
-    text = read_text(path, UsageError, MAX_BYTES)
+    text = read_text(path, UsageError, 4 * MAX_BYTES)
+    if len(text) > MAX_BYTES:
+        raise UsageError(f"{path} is larger than {MAX_BYTES // 1024} KiB, which no such file is")
     is_yaml = path.suffix.lower() != ".json"
     if not is_yaml:
         data = _json(text, path)

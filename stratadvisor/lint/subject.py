@@ -151,9 +151,9 @@ def enabled(section: dict[Any, Any]) -> bool:
     return section.get("enabled") is True
 
 
-def nearest(key: object, names: frozenset[str] | tuple[str, ...] | list[str]) -> str:
+def nearest(key: object, names: frozenset[str] | tuple[str, ...] | list[str], cutoff: float = 0.75) -> str:
     """Return the name that a key was probably meant to be, or nothing."""
-    near = difflib.get_close_matches(str(key)[:80], sorted(names), n=1, cutoff=0.75)
+    near = difflib.get_close_matches(str(key)[:80], sorted(names), n=1, cutoff=cutoff)
     return near[0] if near else ""
 
 

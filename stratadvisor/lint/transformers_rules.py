@@ -25,6 +25,9 @@ OTHER_CLASSES = frozenset(
     }
 )
 """Arguments of the example scripts' other dataclasses: such a file is read by several of them."""
+MIXED_SHARE, TYPO = 0.25, 0.9
+"""A file with more unknown keys than this share is read by several classes; there only what is this close to a known
+key is reported."""
 FSDP1_ONLY = ("backward_prefetch", "forward_prefetch", "use_orig_params", "sync_module_states", "limit_all_gathers")
 FSDP_WORDS = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2", "offload", "auto_wrap")
 MATCHES = (
@@ -58,13 +61,18 @@ def check_transformers(subject: Subject) -> None:
 def _keys(subject: Subject) -> None:
     sections = known("transformers").sections
     keys = sections[""] | sections["sequence_to_sequence"]
-    mixed = bool(OTHER_CLASSES & set(subject.data))
+    table = changes("transformers")
+    unknown = [key for key in subject.data if key not in keys and str(key) not in table]
+    mixed = bool(OTHER_CLASSES & set(subject.data)) or len(unknown) > max(3, len(subject.data) * MIXED_SHARE)
     for key in subject.data:
-        change = changes("transformers").get(str(key))
-        if change is not None:
-            report_change(subject, "transformers", (str(key),), change)
-        elif key not in keys and (not mixed or nearest(key, keys)):
+        if str(key) in table:
+            report_change(subject, "transformers", (str(key),), table[str(key)])
+    for key in unknown:
+        if not mixed:
             subject.report("HF101", (str(key),), f"{shown(key)} is no argument of TrainingArguments", meant(key, keys))
+        elif close := nearest(key, keys, cutoff=TYPO):
+            message = f"{shown(key)} is no argument of TrainingArguments; another class of your script may have it"
+            subject.report("HF101", (str(key),), message, f"{close}, if that was meant", severity="warning")
     for name, unprefixed in (("fsdp_config", "fsdp_"), ("accelerator_config", "")):
         for key in subject.section(name):
             if str(key).removeprefix(unprefixed) not in sections[name]:

@@ -49,6 +49,23 @@ def test_a_file_read_by_several_argument_classes_is_the_trainers():
     assert detect(others | own, "f") == "transformers"
 
 
+@pytest.mark.parametrize(
+    ("reader", "data"),
+    [
+        ("Axolotl", {"base_model": "x", "micro_batch_size": 1, "learning_rate": 1e-4, "bf16": True}),
+        ("LLaMA-Factory", {"model_name_or_path": "x", "finetuning_type": "lora", "output_dir": "o", "bf16": True}),
+    ],
+)
+def test_programs_with_a_format_of_their_own_are_named(reader, data):
+    with pytest.raises(UsageError, match=reader):
+        detect(data, "f.yaml")
+
+
+def test_a_single_common_word_says_nothing():
+    with pytest.raises(UsageError, match="too few keys"):
+        detect({"project": "book", "format": "html"}, "f.yaml")
+
+
 def test_nothing_known_asks_for_the_kind():
     with pytest.raises(UsageError, match="has no key") as problem:
         detect({"lr": 1}, "x.yaml")

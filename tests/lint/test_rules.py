@@ -40,6 +40,17 @@ def test_what_is_called_an_error_is_what_the_judge_refuses(code, example, tmp_pa
         assert not errors
 
 
+def test_in_a_file_for_several_argument_classes_only_likely_typos_are_told(tmp_path):
+    data = {"model_name_or_path": "m", "output_dir": "o", "lora_r": 8, "torch_dtype": "x", "learning_ratee": 1}
+    findings = check_file(written(tmp_path, data, "transformers")).findings
+    assert [(f.code, f.severity, f.path) for f in findings] == [("HF101", "warning", "learning_ratee")]
+
+
+def test_remarks_are_no_keys(tmp_path):
+    data = {"_comment": "why", "//": "x", "train_batch_size": 8, "gradient_clipping": 1.0, "zero_optimization": {}}
+    assert check_file(written(tmp_path, data, "deepspeed")).findings == ()
+
+
 def test_every_code_has_an_example():
     assert set(EXAMPLES) | ELSEWHERE == set(CODES)
 
