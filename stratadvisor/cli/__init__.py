@@ -38,6 +38,10 @@ def run(arguments: list[str]) -> int:
         # the reader (head, less) has gone: stay silent, as Unix tools do
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # a name too long, a disk that went away: the system says what, and of which file
+        name = f"{error.filename}: " if error.filename else ""
+        show_error(f"{name[-300:]}{error.strerror or error}", "")
+        return 1
     except Exception as error:  # the last line of defence: a person gets a sentence, not a traceback
         if hasattr(error, "format_message"):
             show_error(error.format_message(), _usage_hint(error))

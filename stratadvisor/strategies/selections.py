@@ -127,7 +127,7 @@ def _network(cluster: Cluster, kept: tuple[NodeClass, ...]) -> float | None:
 def _fewer(node_class: NodeClass) -> Iterator[tuple[int, int]]:
     nodes = node_class.num_nodes
     power = 1 << (nodes.bit_length() - 1)
-    if 2 < power < nodes:  # batches are powers of two: a fifth node must not be worse than none
+    if 1 < power < nodes:  # batches are powers of two: a fifth node must not be worse than none
         yield power, node_class.devices_per_node
     for _ in range(MAX_HALVINGS):
         nodes //= 2

@@ -16,18 +16,8 @@ from stratadvisor.strategies.site import Site, layout_for, sharing_site
 STAGES: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "parameters")
 
 
-def whole_and_classes(cluster: Cluster) -> list[Selection]:
-    """Return the whole cluster, its fast classes and single classes; DeepSpeed on parts of a class is not compared."""
-    whole = {c.name: (c.num_nodes, c.devices_per_node) for c in cluster.classes}
-    return [
-        s
-        for s in selections(cluster)
-        if all(whole[c.name] == (c.num_nodes, c.devices_per_node) for c in s.cluster.classes)
-    ]
-
-
 def whole_nodes(cluster: Cluster) -> list[Selection]:
-    """Return the selections that leave no device of a node idle: over a slow network offload is best on few nodes."""
+    """Return the selections that leave no device of a node idle; fewer nodes too, which a slow network may ask for."""
     whole = {c.name: c.devices_per_node for c in cluster.classes}
     return [s for s in selections(cluster) if all(whole[c.name] == c.devices_per_node for c in s.cluster.classes)]
 
@@ -38,7 +28,7 @@ def stage_candidates(name: str, stage: int) -> Callable[[Cluster, Workload], Ite
     def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
         if workload.method == "qlora":
             return  # the four-bit base is replicated; dividing the adapters alone saves next to nothing
-        for selection in whole_and_classes(cluster):
+        for selection in whole_nodes(cluster):
             found = sharing_site(name, selection, workload)
             if found is None or found[0].cluster.num_devices < 2:
                 continue  # at one device there is nothing to divide

@@ -96,8 +96,12 @@ def test_two_sites_with_1_gigabit_between_them_use_local_steps() -> None:
     # an exchange of 4 * 1.5e9 bytes at 0.12 GB/s lasts 50 s: at a step of about 2 s, 5 % of the time takes 500 steps
     assert plan.synchronization.sync_interval_steps >= 100
     assert plan.settings["outer_learning_rate"] == 0.7
-    over_both = [a for a in plan.alternatives if a.strategy in ("zero1", "zero2") and a.feasible]
-    assert all(a.relative_to_choice is not None and a.relative_to_choice > 2 for a in over_both)
+    exact = [a for a in plan.alternatives if a.strategy in ("zero1", "zero2") and a.feasible]
+    assert exact
+    for other in exact:  # over both sites every step exchanges; on one site half of the devices stand idle
+        limit = 1.2 if "1 of 2 nodes" in other.variant else 2
+        assert other.relative_to_choice is not None
+        assert other.relative_to_choice > limit
     assert plan.predicted.run_tokens > 20 * ONE_AND_A_HALF.num_parameters
 
 
