@@ -8,7 +8,9 @@ TRAITS = {
     "unequal_shares": "devices take different shares of the batch",
     "unequal_nodes": "nodes have different numbers of devices",
     "several_nodes": "more than one node",
-    "sharded_on_cpu": "states are divided among CPU processes",
+    "fsdp_on_cpu": "FSDP2 among CPU processes",
+    "fsdp_offload": "FSDP2 with states in host memory",
+    "zero_on_cpu": "ZeRO among CPU processes",
     "cpu": "the devices are CPUs",
     "lora": "adapters over frozen weights",
     "qlora": "adapters over frozen 4-bit weights",
@@ -34,6 +36,7 @@ def plan_traits(plan: Plan) -> frozenset[str]:
     shares = {(g.micro_batch_size, g.gradient_accumulation_steps, g.batch_per_device) for g in groups}
     uneven = any(g.batch_per_device != g.micro_batch_size * g.gradient_accumulation_steps for g in groups)
     offload = {memory.optimizer_offload, memory.parameter_offload}
+    fsdp = plan.strategy in ("fsdp2", "hsdp")
     degrees = (
         parallel.tensor_parallel_degree,
         parallel.pipeline_parallel_degree,
@@ -43,7 +46,9 @@ def plan_traits(plan: Plan) -> frozenset[str]:
         "unequal_shares": len(shares) > 1 or uneven,
         "unequal_nodes": len({g.devices_per_node for g in groups}) > 1,
         "several_nodes": sum(g.num_nodes for g in groups) > 1,
-        "sharded_on_cpu": plan.device_kind == "cpu" and memory.sharding != "none",
+        "fsdp_on_cpu": plan.device_kind == "cpu" and fsdp,
+        "fsdp_offload": fsdp and offload != {"none"},
+        "zero_on_cpu": plan.device_kind == "cpu" and memory.zero_stage > 0,
         "cpu": plan.device_kind == "cpu",
         "lora": workload.method == "lora",
         "qlora": workload.method == "qlora",
