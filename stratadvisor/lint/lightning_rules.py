@@ -24,6 +24,8 @@ GONE_STRATEGIES = {
     "hivemind": ("ddp", "2.0"),
     "tpu_spawn": ("xla", "2.0"),
 }
+HYDRA = frozenset({"_target_", "_partial_", "_convert_", "_recursive_"})
+"""Hydra's own keys, in files that build a Trainer with it."""
 SHORT = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true"}
 BAREBONES = {
     "enable_checkpointing": (None, False),
@@ -52,7 +54,9 @@ def check_lightning(subject: Subject) -> None:
     """Run every rule on Trainer arguments."""
     path = trainer_path(subject.data)
     part = subject.inner(*path) if path else subject
-    check_section(part, "lightning", (), section="", code="PL101", what="is no argument of Trainer: TypeError")
+    check_section(
+        part, "lightning", (), section="", code="PL101", what="is no argument of Trainer: TypeError", also=HYDRA
+    )
     name = _strategy(part)
     accelerator = part.data.get("accelerator", "auto")
     if isinstance(accelerator, str) and accelerator not in (*known("lightning").choices["accelerator"], "auto", "gpu"):

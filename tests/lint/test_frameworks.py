@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import yaml
 from lint_examples import CASES, config
 
 from stratadvisor.lint.known import known
+from stratadvisor.lint.run import check_file
 
 DEEPSPEED = """
 import copy, json, logging, sys
@@ -177,30 +179,61 @@ def environment_of(kind: str, folder: Path) -> dict[str, str]:
     return clean | ({"LOCAL_RANK": "0"} if kind == "deepspeed" else {})
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("kind", PROGRAMS)
-def test_the_frameworks_refuse_the_bad_and_take_the_good(kind, tmp_path):
+def judged(kind: str, asked: dict[str, tuple[object, int, str]], folder: Path) -> dict[str, str]:
+    """Return what a framework says to each configuration: empty, or why it refuses it."""
     if importlib.util.find_spec(kind) is None:
         pytest.skip(f"{kind} is not installed")
     if importlib.metadata.version(kind) != known(kind).version:
         pytest.skip(f"the rules are about {kind} {known(kind).version}")
-    asked = asked_of(kind)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAMS[kind]],
         input=json.dumps(asked),
-        cwd=tmp_path,
-        env=environment_of(kind, tmp_path),
+        cwd=folder,
+        env=environment_of(kind, folder),
         capture_output=True,
         text=True,
         timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    answers = json.loads(done.stdout[done.stdout.rindex("ANSWERS") + len("ANSWERS") :])
+    answers: dict[str, str] = json.loads(done.stdout[done.stdout.rindex("ANSWERS") + len("ANSWERS") :])
     assert set(answers) == set(asked)
+    return answers
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_the_frameworks_refuse_the_bad_and_take_the_good(kind, tmp_path):
+    asked = asked_of(kind)
+    answers = judged(kind, asked, tmp_path)
     wrong = {}
     for name, (_, _, judge) in asked.items():
         should_refuse = name.endswith(" bad") and judge in ("parser", "engine")
         if bool(answers[name]) != should_refuse:
             wrong[name] = answers[name] or "taken"
     assert wrong == {}
+
+
+TOTALS, MICROS, STEPS, RANKS = (None, 0, 1, 3, 8, 12, 24), (None, -1, 1, 2, 4), (None, 0, 1, 2, 3), (1, 2, 4)
+
+
+@pytest.mark.process
+def test_deepspeed_agrees_on_every_batch(tmp_path):
+    keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    asked: dict[str, tuple[object, int, str]] = {}
+    for values in itertools.product(TOTALS, MICROS, STEPS):
+        content = {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+        for world in RANKS:
+            asked[f"{values} {world}"] = (content, world, "parser")
+    answers = judged("deepspeed", asked, tmp_path)
+    file = tmp_path / "ds.json"
+    differ = {}
+    for name, (content, world, _) in asked.items():
+        file.write_text(json.dumps(content))
+        ours = [
+            f.message for f in check_file(file, kind="deepspeed", world_size=world).findings if f.severity == "error"
+        ]
+        if bool(ours) != bool(answers[name]):
+            differ[name] = (ours, answers[name])
+    assert differ == {}
+    assert 0 < sum(map(bool, answers.values())) < len(answers)

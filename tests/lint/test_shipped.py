@@ -193,6 +193,13 @@ ckpt_path: null
 """
 
 
+def test_a_right_hydra_file_has_no_finding(tmp_path):
+    file = tmp_path / "trainer.yaml"
+    file.write_text("_target_: lightning.pytorch.Trainer\naccelerator: auto\ndevices: auto\nmax_epochs: 3\n")
+    checked = check_file(file)
+    assert (checked.kind, checked.findings) == ("lightning", ())
+
+
 def test_a_right_lightning_cli_file_has_no_finding(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(LIGHTNING)
