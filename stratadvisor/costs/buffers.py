@@ -1,4 +1,4 @@
-"""Everything beside states, activations and logits: gathered units, communication buckets, context, reserve."""
+"""Everything beside states, activations and logits: gathered units, communication buckets, context."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from stratadvisor.units import GIB, MIB
 
 Moment = Literal["forward", "start", "end", "done"]
 """End of forward; backward at its first layer, at its last, and after it."""
+FORWARD_MOMENTS: tuple[Moment, ...] = ("forward", "start")
+"""Those at which units are gathered and no gradients are reduced."""
 CUDA_CONTEXT_BYTES = 0.6 * GIB
 """Driver context, kernels and cuBLAS workspace of one process: 0.4 to 0.8 GiB on recent cards."""
 NCCL_BYTES = 0.5 * GIB
@@ -23,18 +25,11 @@ CPU_PROCESS_BYTES = 320 * MIB
 """Resident size of a Python process with torch, gloo and one DDP step: 320 MiB measured with torch 2.13 on Linux;
 estimated for other versions."""
 CPU_DEEPSPEED_BYTES = 20 * MIB
-RESERVE_FRACTION = 0.08
-"""Reserved and not allocated by torch's caching allocator, of everything allocated (fit)."""
 DEEPSPEED_BUCKET = 5e8
 """DeepSpeed's default number of elements, where the configuration is not ours."""
-CPU_RESERVE_FRACTION = 0.20
-"""Freed and not given back to the system by malloc, of everything allocated: 0.17 to 0.28 measured with DDP and one
-process of a 58M model (torch 2.13, gloo, Linux)."""
-CPU_KEPT_BYTES = {"fsdp2": 4.0, "deepspeed": 8.0, "local": 4.0}
-"""Per whole parameter on CPUs, further copies that malloc keeps: gathered units and gloo's copies of them (FSDP2,
-ZeRO-3), the flat vectors of an exchange (DiLoCo). From the same model; a 19M model then agreed within 7 %."""
 SMALLEST_BUCKET, LARGEST_BUCKET = 1e6, 2e8
-ZERO3_LIVE_LAYERS = 4
+ZERO3_LIVE_LAYERS = 2
+"""Of stage3_max_live_parameters as we emit it: the layer that runs and the one fetched ahead, as FSDP2 has them."""
 
 
 def zero_bucket_elements(num_parameters: float) -> float:
@@ -59,22 +54,14 @@ def context_bytes(layout: Layout, device_kind: DeviceKind) -> float:
     return CUDA_CONTEXT_BYTES + kinds * NCCL_BYTES + (MEGATRON_BYTES if in_megatron(layout) else 0.0)
 
 
-def reserve_bytes(local: RankParameters, layout: Layout, device_kind: DeviceKind, allocated: float) -> float:
-    """Return what the allocator holds beyond what is allocated."""
-    if device_kind != "cpu":
-        return RESERVE_FRACTION * allocated
-    divided = layout.engine != "deepspeed" or layout.sharding == "parameters"
-    kept = CPU_KEPT_BYTES.get(layout.engine, 0.0) * local.total if divided else 0.0
-    return CPU_RESERVE_FRACTION * allocated + kept
-
-
 def gathered_bytes(local: RankParameters, layout: Layout, recipe: Recipe, moment: Moment) -> float:
     """Return the whole parameters (and, in backward, their gradients) alive beside the shards.
 
     FSDP2: the root unit (embedding, head, final norm) stays whole from forward to the end of backward; beside it one
     layer in forward and two in backward (one ahead), and one layer's gradients in fp32 on the way to the
     reduce-scatter. At the very end the root's gradients, and their fp32 copy.
-    ZeRO-3: four layers' worth, the limit that our DeepSpeed configuration sets, at least the root's larger half.
+    ZeRO-3: two layers' worth and the one that runs, the limit that our DeepSpeed configuration sets, at least the
+    root's larger half.
     Autocast: 16-bit copies of the weights of the products; with checkpointing only during forward.
     """
     e = recipe.compute

@@ -23,11 +23,3 @@ def score_bytes(shape: ModelShape, layout: Layout, recipe: Recipe, tokens: float
         return hidden + each * scores, hidden + each * scores
     forward = 8 + (2 if recipe.compute == 2 else 0)
     return hidden + forward * scores, hidden + BACKWARD_BYTES * scores
-
-
-def stranded_bytes(shape: ModelShape, layout: Layout, recipe: Recipe) -> float:
-    """Return what the caching allocator cannot use again: the block of the 16-bit scores, too small for fp32 ones."""
-    if recipe.compute != 2 or not shape.is_transformer:
-        return 0.0
-    tokens = layout.micro_batch_size * layout.sequence_length / layout.context_parallel_degree
-    return 2 * tokens * shape.vocab_size / layout.tensor_parallel_degree

@@ -7,20 +7,20 @@ states and what the step needs. The terms are those of the moment that is larges
 
 from __future__ import annotations
 
-from stratadvisor.costs.buffers import context_bytes, reserve_bytes
+from stratadvisor.costs.band import around
+from stratadvisor.costs.buffers import context_bytes
 from stratadvisor.costs.held import held
 from stratadvisor.costs.host import PROCESS_BYTES
-from stratadvisor.costs.logits import stranded_bytes
 from stratadvisor.costs.moments import moments
 from stratadvisor.costs.parameters import count_parameters, rank_parameters
+from stratadvisor.costs.reserve import reserve_bytes, stranded_bytes
 from stratadvisor.costs.states import recipe
-from stratadvisor.schema.layout import Layout, MemoryEstimate, Span
+from stratadvisor.schema.layout import Layout, MemoryEstimate
 from stratadvisor.schema.profile import DeviceKind
 from stratadvisor.schema.workload import ModelShape
 
-LOW, HIGH = 0.16, 0.10
-"""Relative distance of the ends of the 90 % band from the likely value. Of 185 published peaks, many with settings that
-had to be inferred, 78 % lie within; models whose layers are the runtime's own lie much closer."""
+CACHE_SHARE = 0.97
+"""Of a device's memory that freed blocks may fill before the allocator gives them back."""
 
 
 def estimate(
@@ -40,20 +40,25 @@ def estimate(
         layout: what a rank holds and does.
         device_kind: decides context and buffers.
         ranks_per_node: processes that share a host: they share the parameter server of asynchronous training.
-        device_memory_bytes: of one device, None when unknown (no term depends on it yet).
+        device_memory_bytes: that a rank may use, None when unknown: freed blocks do not grow beyond it.
 
     """
     server_share = 1.0 if device_kind == "cpu" else 1 / max(1, ranks_per_node)
-    first = _stage(shape, layout, 0, device_kind, server_share)
+    first = _stage(shape, layout, 0, device_kind, server_share, device_memory_bytes)
     stages = layout.pipeline_parallel_degree
     if stages == 1:
         return first
-    last = _stage(shape, layout, stages - 1, device_kind, server_share)
+    last = _stage(shape, layout, stages - 1, device_kind, server_share, device_memory_bytes)
     return last if last.peak_bytes.likely > first.peak_bytes.likely else first
 
 
 def _stage(
-    shape: ModelShape, layout: Layout, stage: int, device_kind: DeviceKind, server_share: float
+    shape: ModelShape,
+    layout: Layout,
+    stage: int,
+    device_kind: DeviceKind,
+    server_share: float,
+    device_memory_bytes: float | None,
 ) -> MemoryEstimate:
     """Return the estimate of one pipeline stage."""
     counts = count_parameters(shape)
@@ -61,8 +66,12 @@ def _stage(
     local = rank_parameters(counts, layout, stage)
     states = held(counts, local, layout, kinds, server_share=server_share)
     found = moments(shape, layout, counts, kinds, local, states, stage)
-    phase, alive = max(found.items(), key=lambda item: sum(item[1]))
-    gradients, activations, logits, gathered, buffers = alive
+    reserved = {name: reserve_bytes(local, layout, device_kind, states, alive) for name, alive in found.items()}
+    stranded = dict.fromkeys(found, 0.0)
+    if device_kind != "cpu":
+        stranded = {name: stranded_bytes(shape, layout, kinds, local, states, found, name) for name in found}
+    phase = max(found, key=lambda name: sum(found[name]) + reserved[name] + stranded[name])
+    gradients, activations, logits, gathered, buffers = found[phase]
     host = states.host
     if device_kind == "cpu":
         buffers += host
@@ -76,15 +85,15 @@ def _stage(
         "buffers": buffers,
         "adapters": states.adapters,
     }
-    terms["reserve"] = reserve_bytes(local, layout, device_kind, sum(terms.values()))
-    if phase == "loss backward" and device_kind != "cpu":
-        terms["reserve"] += stranded_bytes(shape, layout, kinds)
+    terms["reserve"] = reserved[phase]
     terms["context"] = context_bytes(layout, device_kind)
-    likely = sum(terms.values())
+    limit = None if device_memory_bytes is None else CACHE_SHARE * device_memory_bytes
+    peak = around(terms, device_kind, freed=stranded[phase], limit=limit)
+    terms["reserve"] += max(0.0, peak.likely - sum(terms.values()))
     return MemoryEstimate(
         terms_bytes=terms,
-        peak_bytes=Span(low=likely / (1 + LOW), likely=likely, high=likely * (1 + HIGH)),
+        peak_bytes=peak,
         peak_phase=phase.partition(" ")[0],
-        host_bytes_per_rank=likely if device_kind == "cpu" else host + PROCESS_BYTES,
+        host_bytes_per_rank=peak.likely if device_kind == "cpu" else host + PROCESS_BYTES,
         nvme_bytes_per_rank=states.nvme,
     )
