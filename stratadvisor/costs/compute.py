@@ -294,8 +294,7 @@ def _head(shape: ModelShape, layout: Layout, rates: Rates, tokens: float) -> _Pa
     parts.matmul_backward = one * (2.0 if layout.method == "full" else 1.0)
     loss = tokens * width * fitted.CROSS_ENTROPY_BYTES_PER_LOGIT / rates.memory_bytes_per_second
     if rates.cpu:
-        large = 4.0 * tokens * width > fitted.CPU_LARGE_LOGITS_BYTES
-        work = fitted.CPU_LARGE_LOGIT_FLOPS if large else fitted.CPU_LOGIT_FLOPS
+        work = fitted.CPU_LOGIT_FLOPS["fp32" if rates.element_bytes == 4 else "half"]
         loss = tokens * width * work / rates.core_flops_per_second
     parts.memory = loss * 0.5
     parts.memory_backward = loss * 0.5

@@ -83,18 +83,18 @@ KERNEL_LAUNCH_SECONDS = 1.1e-5
 CPU_OPERATION_SECONDS = 15e-6
 """Dispatch, and waking the threads of one operation, on a CPU."""
 
-# --- processors (timed with PyTorch 2.13, processor time) -----------------------------------
+# --- processors (timed with PyTorch 2.13, processor time, malloc keeping its blocks: benchmarks/cpu_terms.py) --------
 CPU_SUSTAINED_SHARE = 0.97
 CPU_ATTENTION_SHARE = 0.42
 """scaled_dot_product_attention against fp32 products; 16-bit inputs are no faster."""
-CPU_ELEMENTWISE_FLOPS = {"fp32": 55.0, "half": 80.0}
-"""Time of an element and pass of the compiled count, in FLOPs of an fp32 product: exponentials, casts and fresh pages
-cost the core more than the traffic."""
-CPU_LOGIT_FLOPS, CPU_LARGE_LOGIT_FLOPS = 290.0, 1100.0
-CPU_LARGE_LOGITS_BYTES = 32 * 2**20
-"""The same per logit, forward and backward. Tensors above glibc's mmap threshold get new pages every time, which costs
-several times the arithmetic."""
-CPU_OPTIMIZER_FACTOR = 1.2
+CPU_ELEMENTWISE_FLOPS = {"fp32": 108.0, "half": 49.0}
+"""Time of an element and pass of the compiled count, in FLOPs of an fp32 product: eager operations, exponentials, casts
+and transposed copies cost the core more than the traffic."""
+CPU_LOGIT_FLOPS = {"fp32": 120.0, "half": 155.0}
+"""The same per logit, forward and backward; 16-bit logits are copied to fp32 first."""
+CPU_OPTIMIZER_FACTOR = {"adamw": 0.9}
+CPU_LOOPED_OPTIMIZER_FACTOR = 1.2
+"""AdamW updates in one pass; the others run operation after operation."""
 EAGER_KERNELS_PER_LAYER, COMPILED_KERNELS_PER_LAYER = 30.0, 13.0
 MEGATRON_KERNELS_PER_LAYER = 50.0
 """Megatron fuses the element-wise kernels but launches the rest from Python."""

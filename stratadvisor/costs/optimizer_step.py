@@ -93,7 +93,7 @@ def _device_update(shape: ModelShape, layout: Layout, node_class: NodeClass, hel
     rates = device_rates(node_class.device, layout.precision)
     seconds = held * fitted.OPTIMIZER_BYTES[layout.optimizer] / rates.memory_bytes_per_second
     if rates.cpu:
-        seconds *= fitted.CPU_OPTIMIZER_FACTOR
+        seconds *= fitted.CPU_OPTIMIZER_FACTOR.get(layout.optimizer, fitted.CPU_LOOPED_OPTIMIZER_FACTOR)
     if layout.optimizer == "muon":
         width = max(1, shape.hidden_size)
         flops = held * fitted.MUON_FLOPS_PER_PARAMETER_PER_WIDTH * width
