@@ -147,9 +147,23 @@ def read_plan(path: Path) -> Plan:
     return validate(Plan, data, path, StratadvisorError)
 
 
+SIGNIFICANT_DIGITS = 12
+"""Kept of every number: sums differ in the last bits between Python releases (3.12 sums floats more exactly)."""
+
+
 def dump(document: BaseModel) -> str:
-    """Return a document as JSON text: same document, same bytes."""
-    return document.model_dump_json(indent=2) + "\n"
+    """Return a document as JSON text: same document, same bytes, on every machine and Python."""
+    return json.dumps(_rounded(document.model_dump(mode="json")), indent=2, ensure_ascii=False) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return value
 
 
 def digest(document: BaseModel) -> str:

@@ -23,6 +23,16 @@ def test_a_profile_survives_a_round_trip(tmp_path):
     assert store.read_profile(tmp_path / "p.json") == profile()
 
 
+def test_the_last_bits_of_a_sum_do_not_reach_a_file():
+    rounded, summed = 0.3, 0.1 + 0.2  # the sum is 0.30000000000000004
+    assert summed != rounded
+    texts = [
+        store.dump(ClusterProfile(nodes=(NodeProfile.model_validate({"hostname": "a", "speed_variation": value}),)))
+        for value in (summed, rounded)
+    ]
+    assert texts[0] == texts[1]
+
+
 def test_unknown_readings_stay_unknown_through_json(tmp_path):
     store.write_document(tmp_path / "p.json", profile())
     node = json.loads((tmp_path / "p.json").read_text())["nodes"][0]
