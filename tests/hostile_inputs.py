@@ -35,6 +35,8 @@ NAMES = [
     "x" * 5000,
     "",
 ]
+FEW_NAMES = [NAMES[i] for i in (0, 3, 4, 5, 7, 8, 11, 12, 13, 21)]
+"""One of each kind, for tests that take a second each."""
 DOCUMENTED_CODES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12)
 """Of ``stratadvisor --help``, less 70 (a fault of stratadvisor itself) and 130 (interrupted)."""
 MOVES_A_TERMINAL = re.compile(
