@@ -20,6 +20,13 @@ class NodeRange:
     first: int
     last: int
     devices_per_node: int
+    hostnames: tuple[str, ...] = ()
+    """Names of all its nodes; empty when the plan lacks one, or has one that is no host name or names two nodes."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the group."""
+        return self.last - self.first + 1
 
     @property
     def ranks(self) -> str:
@@ -71,12 +78,16 @@ def launch_facts(plan: Plan) -> Launch:
     names = [name for group in plan.groups for name in group.hostnames]
     for group in plan.groups:
         first = ranges[-1].last + 1 if ranges else 0
+        named = len(group.hostnames) == group.num_nodes and all(
+            _HOST_NAME.fullmatch(name) and names.count(name) == 1 for name in group.hostnames
+        )
         ranges.append(
             NodeRange(
                 node_class=group.node_class,
                 first=first,
                 last=first + group.num_nodes - 1,
                 devices_per_node=group.devices_per_node,
+                hostnames=group.hostnames if named else (),
             )
         )
         for index in range(group.num_nodes):
