@@ -41,7 +41,10 @@ class _Reader:
             for index, item in enumerate(node.value):
                 self.found.lines[(*path, index)] = item.start_mark.line + 1
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
-        return self.loader.construct_object(node)
+        try:
+            return self.loader.construct_object(node)
+        except (ValueError, OverflowError, LookupError, TypeError, AttributeError):  # an empty !!int, a month 13, ...
+            raise YamlProblemError(f"has a value in line {_line(node)} that is not what its tag says") from None
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[Any, Any]:
         result: dict[Any, Any] = {}

@@ -222,3 +222,19 @@ def test_no_value_of_any_key_breaks_a_rule(tmp_path_factory, tree, kind, world):
     for finding in check_file(file, kind=kind, world_size=world).findings:
         assert finding.message
         assert "\n" not in finding.message
+
+
+WORDS = "output_dir stage - &a *a << { } [ ] , ' \" | > !!int !x ? --- ... # 1e-5 0x1F 1:30 2024-13-01 yes ~ .inf NO ="
+PIECES = st.sampled_from([*WORDS.split(), ": ", ":\n  ", "\n", "- ", " ", "\t", "%", "<<: "])
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(PIECES | st.text(max_size=3), max_size=25).map("".join), st.sampled_from(["json", "yaml"]))
+def test_any_text_is_checked_or_refused_with_one_sentence(tmp_path_factory, text, ending):
+    file = tmp_path_factory.mktemp("text") / f"a.{ending}"
+    file.write_text(text, encoding="utf-8", errors="replace")
+    for kind in (None, "accelerate"):
+        try:
+            check_file(file, kind=kind)
+        except UsageError as problem:
+            assert "\n" not in problem.message.replace(str(file), "")
