@@ -17,6 +17,8 @@ from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
 
 PCIE_COLLECTIVE_SHARE = 0.6
+NO_PEER_SHARE = 0.4
+"""GeForce cards may not read each other's memory: what they exchange goes through the host's and crosses twice."""
 _PCIE_LANE = 0.985e9
 """Bytes per second of one lane of PCIe 3.0; each generation doubles it."""
 INTRA_LATENCY_SECONDS, INTER_LATENCY_SECONDS = 12e-6, 25e-6
@@ -55,6 +57,8 @@ def express(row: Row) -> Expressed | str:
 def _express(row: Row) -> Expressed:
     if row.text("quality") == "X":
         raise NotExpressibleError("the source itself is in doubt")
+    if re.search(r"\bunpacked\b", row.text("note")):
+        raise NotExpressibleError("sequences are padded by an amount that is not stated")
     precision = precision_of(row)
     strategy_known(row)
     shape = shape_of(row)
@@ -131,7 +135,8 @@ def _node_class(row: Row, device: Device, devices: int, per_node: int) -> NodeCl
     link = spec.link_bytes_per_second if spec else None
     origin: Origin = "catalog"
     if "PCIe" in row.text("intra_link") or link is None:
-        link = _pcie_rate(row, device) * PCIE_COLLECTIVE_SHARE
+        consumer = re.match(r"(GeForce-)?(RTX-?)?[2345]0[6789]0", row.text("gpu_model"), re.IGNORECASE)
+        link = _pcie_rate(row, device) * (NO_PEER_SHARE if consumer else PCIE_COLLECTIVE_SHARE)
         origin = "estimated"
     return NodeClass(
         name=device.name,
@@ -152,7 +157,7 @@ def _pcie_rate(row: Row, device: Device) -> float:
     """Return bytes per second one way from texts like ``PCIe4 x16``; an old consumer board runs two cards at 3.0 x8."""
     found = re.search(r"PCIe ?([3-6])(?:\.0)? ?x([0-9]+)", row.text("intra_link"))
     if found is not None:
-        return _PCIE_LANE * 2 ** (int(found.group(1)) - 3) * int(found.group(2))
+        return _PCIE_LANE * 2.0 ** (int(found.group(1)) - 3) * int(found.group(2))
     if "slow PCIe" in row.text("note"):
         return _PCIE_LANE * 8
     return device.host_link_bytes_per_second or 12e9

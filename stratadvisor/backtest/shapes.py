@@ -6,6 +6,8 @@ from stratadvisor.backtest.rows import Row
 from stratadvisor.catalog import models as catalog_models
 from stratadvisor.schema.workload import Family, ModelShape
 
+USUAL_HEAD = 128
+"""Width of a head where the number of heads is not stated: it hardly matters to the time of large models."""
 _GATED_NAMES = ("llama", "qwen", "mistral", "yi-", "internlm", "gemma")
 _ENCODERS = ("bert", "roberta")
 _TIED_NAMES = ("gpt", "mpt", "opt", "bert", "llama-3.2-3b", "llama-3.2-1b")
@@ -16,9 +18,13 @@ def shape_of(row: Row) -> ModelShape | str:
     name = row.text("model_name") or "model"
     if "(MoE)" in name:
         return "the experts of a mixture are not described by these columns"
-    layers, hidden, heads = row.count("n_layers"), row.count("hidden"), row.count("n_heads")
-    if layers is None or hidden is None or heads is None:
-        return "layers, hidden size or heads are not stated"
+    hidden = row.count("hidden")
+    if hidden is None:
+        return "the hidden size is not stated"
+    layers = row.count("n_layers") or _layers(row, hidden)
+    if layers is None:
+        return "neither layers nor parameters are stated"
+    heads = row.count("n_heads") or max(1, hidden // USUAL_HEAD)
     lowered = name.lower()
     known = catalog_models.lookup(lowered)
     if known is not None and _agrees(known, row):
@@ -50,6 +56,14 @@ def shape_of(row: Row) -> ModelShape | str:
         vocab_size=vocab,
         tied_embeddings=tied,
     )
+
+
+def _layers(row: Row, hidden: int) -> int | None:
+    """Return the layers that the stated parameters leave, 12 h^2 each; None when they are not stated."""
+    stated = row.number("n_params")
+    if stated is None:
+        return None
+    return max(1, round((stated - (row.count("vocab") or 50257) * hidden) / (12 * hidden**2)))
 
 
 def _agrees(known: ModelShape, row: Row) -> bool:

@@ -14,6 +14,7 @@ from stratadvisor.costs.collectives import (
 )
 from stratadvisor.costs.compute import ComputeTime
 from stratadvisor.costs.overlap import exposed_seconds, overlap_cost
+from stratadvisor.costs.states import NF4_BYTES
 from stratadvisor.costs.trainable import gradient_bytes, model_part, trainable_parameters
 from stratadvisor.costs.work import Placement
 from stratadvisor.schema.cluster import Cluster
@@ -41,7 +42,7 @@ def traffic(
     """Return the seconds of each kind of data-parallel communication, hidden or not."""
     part = model_part(shape, layout)
     trainable = trainable_parameters(shape, layout)
-    weights = part * (4 if layout.precision == "fp32" else 2)
+    weights = part * weight_bytes(layout)
     trained_weights = trainable * (4 if layout.precision == "fp32" else 2)
     gradients = trainable * gradient_bytes(layout, compression)
     if layout.sharding == "none":
@@ -59,6 +60,13 @@ def traffic(
     gather = all_gather_seconds(weights, group, cluster) + hops
     again = gather if layout.sharding == "parameters" else 0.0
     return Traffic(forward=gather, backward=again + scatter, last_backward=across)
+
+
+def weight_bytes(layout: Layout) -> float:
+    """Return bytes of one gathered parameter: QLoRA's frozen ones travel packed."""
+    if layout.method == "qlora":
+        return NF4_BYTES
+    return 4.0 if layout.precision == "fp32" else 2.0
 
 
 def _calls(shape: ModelShape, layout: Layout, gradients: float) -> float:
