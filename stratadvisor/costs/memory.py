@@ -70,7 +70,15 @@ def _stage(
     stranded = dict.fromkeys(found, 0.0)
     if device_kind != "cpu":
         stranded = {name: stranded_bytes(shape, layout, kinds, local, states, found, name) for name in found}
-    phase = max(found, key=lambda name: sum(found[name]) + reserved[name] + stranded[name])
+    context = context_bytes(layout, device_kind)
+    limit = None if device_memory_bytes is None else CACHE_SHARE * device_memory_bytes
+    base = context + states.weights + states.states + states.adapters
+    ranked = {}
+    for name, alive in found.items():
+        firm = base + sum(alive) + reserved[name]
+        with_freed = firm + stranded[name]
+        ranked[name] = (with_freed if limit is None else max(firm, min(with_freed, limit)), firm)
+    phase = max(ranked, key=lambda name: ranked[name])
     gradients, activations, logits, gathered, buffers = found[phase]
     host = states.host
     if device_kind == "cpu":
@@ -86,8 +94,7 @@ def _stage(
         "adapters": states.adapters,
     }
     terms["reserve"] = reserved[phase]
-    terms["context"] = context_bytes(layout, device_kind)
-    limit = None if device_memory_bytes is None else CACHE_SHARE * device_memory_bytes
+    terms["context"] = context
     peak = around(terms, device_kind, freed=stranded[phase], limit=limit)
     terms["reserve"] += max(0.0, peak.likely - sum(terms.values()))
     return MemoryEstimate(
