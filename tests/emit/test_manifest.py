@@ -28,13 +28,24 @@ def overlay(root: Path, name: str, text: str) -> Path:
     return root
 
 
-def test_shipped_targets_are_the_three_families():
-    assert available_targets() == ("async", "deepspeed", "torchrun")
+WHOLE = ("async", "deepspeed", "torchrun")
+"""Targets that make a bundle; all others lie beside one."""
 
 
-def test_every_strategy_with_a_training_engine_has_exactly_one_shipped_target():
-    named = [strategy for target in available_targets() for strategy in load_manifest(target).strategies]
+def test_three_shipped_targets_make_a_bundle():
+    assert tuple(t for t in available_targets() if load_manifest(t).role == "bundle") == WHOLE
+
+
+def test_every_strategy_with_a_training_engine_has_exactly_one_shipped_target_that_makes_its_bundle():
+    named = [strategy for target in WHOLE for strategy in load_manifest(target).strategies]
     assert sorted(named) == sorted(ENGINES)
+
+
+def test_every_target_beside_a_bundle_knows_each_strategy_or_says_why_not():
+    for target in set(available_targets()) - set(WHOLE):
+        manifest = load_manifest(target)
+        assert sorted((*manifest.strategies, *manifest.without)) == sorted(ENGINES), target
+        assert set(manifest.nearest) <= set(available_targets()), target
 
 
 def test_shipped_templates_exist_and_every_target_starts_with_launch_sh():
@@ -42,7 +53,7 @@ def test_shipped_templates_exist_and_every_target_starts_with_launch_sh():
 
     for target in available_targets():
         manifest = load_manifest(target)
-        assert manifest.entrypoint == "launch.sh"
+        assert manifest.entrypoint == ("job.sbatch" if target == "slurm" else "launch.sh")
         for output in manifest.outputs:
             assert bundled("templates").joinpath(*output.template.split("/")).is_file(), output.template
 
@@ -50,7 +61,7 @@ def test_shipped_templates_exist_and_every_target_starts_with_launch_sh():
 def test_an_unknown_target_is_answered_with_the_known_ones():
     with pytest.raises(EmitError, match="no target 'kubernetes'") as caught:
         load_manifest("kubernetes")
-    assert "async, deepspeed, torchrun" in caught.value.hint
+    assert all(name in caught.value.hint for name in WHOLE)
 
 
 @pytest.mark.parametrize("name", ["", "..", "../torchrun", "/etc", "Torch Run", "a\nb", "_shared"])
@@ -85,6 +96,8 @@ def test_an_overlay_that_is_no_directory_is_named(tmp_path):
         (('format = "shell"', 'format = "perl"'), "format"),
         (('strategies = ["ddp"]', "strategies = []"), "strategies"),
         (('path = "go.sh"', 'path = "plan.json"'), "every bundle has that file"),
+        (('path = "go.sh"', 'path = "targets/x/go.sh"'), "every bundle has that file"),
+        (('entrypoint = "go.sh"', 'entrypoint = "go.sh"\nrefuses = {haste = "no"}'), "refuses.haste is no trait"),
         (('path = "go.sh"', 'path = "stratadvisor_runtime/x.py"'), "every bundle has that file"),
         (("[[output]]", "[[output"), "not usable TOML"),
         (('since = "0.1.0"', "since = 0.1.0"), "not usable TOML"),
