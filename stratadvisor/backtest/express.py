@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from stratadvisor.backtest.frameworks import completed
-from stratadvisor.backtest.layouts import NotExpressibleError, layout_of, precision_of, strategy_known
+from stratadvisor.backtest.layouts import NotExpressibleError, check_lengths, layout_of, precision_of, strategy_known
 from stratadvisor.backtest.rows import Row
 from stratadvisor.backtest.shapes import shape_of
 from stratadvisor.catalog import devices as device_catalog
@@ -57,8 +57,7 @@ def express(row: Row) -> Expressed | str:
 def _express(row: Row) -> Expressed:
     if row.text("quality") == "X":
         raise NotExpressibleError("the source itself is in doubt")
-    if re.search(r"\bunpacked\b", row.text("note")):
-        raise NotExpressibleError("sequences are padded by an amount that is not stated")
+    check_lengths(row)
     precision = precision_of(row)
     strategy_known(row)
     shape = shape_of(row)

@@ -67,6 +67,8 @@ def completed(row: Row) -> Row:
         cells[column] = row.text(column) or value
     if row.text("precision") == "bf16" and (framework_of(row).pure or "pure bf16" in row.text("note")):
         cells["precision"] = "bf16_pure"
+    if framework_of(row).name == "torchtune" and "+" in row.text("note") and "+packed" not in row.text("note"):
+        cells["compiled"] = row.text("compiled") or "yes"  # its techniques are cumulative; compile follows packing
     if row.text("compiled") == "" and "eager" in row.text("note"):
         cells["compiled"] = "no"
     if row.text("precision") == "fp32" and _megatron_style(row) and _architecture(row) not in _OLD:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from stratadvisor.backtest.rows import Row
@@ -43,6 +44,12 @@ _METHODS: dict[str, Method] = {
 
 class NotExpressibleError(Exception):
     """The reason, for the report."""
+
+
+def check_lengths(row: Row) -> None:
+    """Raise NotExpressibleError where the sequences' real lengths are unknown."""
+    if re.search(r"\bunpacked\b", row.text("note")):
+        raise NotExpressibleError("sequences are padded by an amount that is not stated")
 
 
 def precision_of(row: Row) -> MixedPrecision:

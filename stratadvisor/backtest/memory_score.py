@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from stratadvisor.backtest.express import device_of
 from stratadvisor.backtest.frameworks import completed, framework_of
-from stratadvisor.backtest.layouts import NotExpressibleError, layout_of, precision_of, strategy_known
+from stratadvisor.backtest.layouts import NotExpressibleError, check_lengths, layout_of, precision_of, strategy_known
 from stratadvisor.backtest.rows import Row
 from stratadvisor.backtest.shapes import shape_of
 from stratadvisor.costs.memory import estimate
@@ -84,6 +84,7 @@ def predict_memory(row: Row) -> MemoryOutcome | str:
 def _predict(row: Row) -> MemoryOutcome:
     if row.text("quality") == "X":
         raise NotExpressibleError("the source itself is in doubt")
+    check_lengths(row)
     precision = precision_of(row)
     strategy_known(row)
     optimizer = _OPTIMIZERS.get(row.text("optimizer").lower())
