@@ -96,6 +96,33 @@ def probe_job(
     )
 
 
+def probe_hosts(
+    hosts: str,
+    *,
+    ssh: str = "ssh",
+    python: str = "python3",
+    only: tuple[str, ...] = (),
+    skip: tuple[str, ...] = (),
+    quick: bool = False,
+    time_limit_seconds: float = 60.0,
+    progress: Progress | None = None,
+) -> ClusterProfile:
+    """Return the profile of nodes that are reached over ssh: ``node[01-16]``."""
+    from stratadvisor.probe import host_list
+    from stratadvisor.probe import ssh as over_ssh
+
+    return over_ssh.probe_hosts(
+        host_list.parse_hosts(hosts),
+        ssh=ssh,
+        python=python,
+        only=only,
+        skip=skip,
+        quick=quick,
+        time_limit_seconds=time_limit_seconds,
+        progress=progress,
+    )
+
+
 def merge_profiles(paths: tuple[Path, ...]) -> ClusterProfile:
     """Return one profile of the nodes in several files."""
     from stratadvisor.probe import merge

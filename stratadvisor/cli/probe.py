@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stratadvisor.errors import UsageError
+
 if TYPE_CHECKING:
     from stratadvisor.schema.profile import ClusterProfile
 
@@ -26,14 +28,36 @@ def probe(
     merge: Annotated[
         list[Path] | None, typer.Option("--merge", help="Join profiles of several nodes instead; repeat per file.")
     ] = None,
+    hosts: Annotated[
+        str | None, typer.Option("--hosts", help="Probe these nodes over ssh instead: node[01-16],login.")
+    ] = None,
+    ssh: Annotated[str, typer.Option("--ssh", help="The ssh command of --hosts, with options.")] = "ssh",
+    remote_python: Annotated[
+        str, typer.Option("--remote-python", help="Interpreter on --hosts that has stratadvisor.")
+    ] = "python3",
     time_limit: Annotated[float, typer.Option("--time-limit", min=5, max=3600, help="Seconds in all.")] = 60.0,
 ) -> None:
     """Measure this machine."""
     from stratadvisor import pipeline
     from stratadvisor.cli.console import echo_json, note, progress_line
 
+    if merge and hosts is not None:
+        raise UsageError("--merge and --hosts both say where profiles come from", hint="give one of them")
     if merge:
         found: ClusterProfile | None = pipeline.merge_profiles(tuple(merge))
+    elif hosts is not None:
+        if storage is not None:
+            raise UsageError("--storage names a directory of this machine", hint="leave it out with --hosts")
+        found = pipeline.probe_hosts(
+            hosts,
+            ssh=ssh,
+            python=remote_python,
+            only=tuple(only or ()),
+            skip=tuple(skip or ()),
+            quick=quick,
+            time_limit_seconds=time_limit,
+            progress=progress_line(),
+        )
     else:
         found = pipeline.probe_job(
             only=tuple(only or ()),

@@ -90,7 +90,7 @@ def _meet(where: Place, profile: ClusterProfile, *, quick: bool, wait_seconds: f
 
 def _together(gathered: Gathered) -> ClusterProfile:
     profiles = [ClusterProfile.model_validate_json(text) for _, text in sorted(gathered.documents.items())]
-    profiles, verdicts = _distinct(profiles, sorted(gathered.documents))
+    profiles, verdicts = distinct(profiles, sorted(gathered.documents))
     merged = merge_profiles(profiles)
     observations = list(merged.observations)
     observations += [
@@ -118,7 +118,7 @@ def _together(gathered: Gathered) -> ClusterProfile:
     )
 
 
-def _distinct(profiles: list[ClusterProfile], ranks: list[int]) -> tuple[list[ClusterProfile], list[Verdict]]:
+def distinct(profiles: list[ClusterProfile], ranks: list[int]) -> tuple[list[ClusterProfile], list[Verdict]]:
     """Give nodes that call themselves alike (containers do) the node's rank as a suffix, and say so."""
     names = [profile.nodes[0].hostname for profile in profiles]
     twice = {name for name in names if names.count(name) > 1}

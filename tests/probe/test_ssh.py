@@ -1,0 +1,127 @@
+"""Real ssh and a real sshd that ssh starts itself (inetd mode), so that no port is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stratadvisor.cli import run
+from stratadvisor.errors import ProbeError, UsageError
+from stratadvisor.probe.ssh import Asked, probe_hosts
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+PRIVILEGE_FOLDER = Path("/run/sshd")
+
+
+@pytest.fixture(scope="module")
+def reached(tmp_path_factory) -> str:
+    """The ssh command whose hosts one and two are this machine, dead refuses and silent says nothing."""
+    if SSHD is None or shutil.which("ssh") is None or shutil.which("ssh-keygen") is None:
+        assert not os.environ.get("CI"), "the test machine must have openssh-server"
+        pytest.skip("openssh-server is not installed")
+    folder = tmp_path_factory.mktemp("ssh")
+    folder.chmod(0o700)
+    if os.geteuid() == 0:
+        PRIVILEGE_FOLDER.mkdir(mode=0o755, exist_ok=True)
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    shutil.copyfile(folder / "user.pub", folder / "authorized")
+    server = folder / "sshd_config"
+    server.write_text(
+        f"HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nStrictModes no\nUsePAM no\n"
+        "PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPidFile none\n"
+    )
+    public = " ".join((folder / "host.pub").read_text().split()[:2])
+    (folder / "known").write_text(f"one {public}\ntwo {public}\n")
+    client = folder / "config"
+    client.write_text(
+        f"Host one two\n  ProxyCommand {SSHD} -i -f {server} -E {folder}/log\n"
+        "Host dead\n  ProxyCommand false\n"
+        "Host silent\n  ProxyCommand sleep 3600\n"
+        f"Host *\n  IdentityFile {folder}/user\n  IdentitiesOnly yes\n  UserKnownHostsFile {folder}/known\n"
+    )
+    command = f"ssh -F {shlex.quote(str(client))}"
+    tried = subprocess.run(
+        [*shlex.split(command), "-o", "BatchMode=yes", "one", "true"], capture_output=True, text=True, timeout=300
+    )
+    if tried.returncode != 0:
+        log = (folder / "log").read_text() if (folder / "log").exists() else ""
+        if "locked" in log:
+            pytest.skip("the account that runs the tests is locked, so sshd lets nobody in")
+        pytest.fail(tried.stderr + log)
+    return command
+
+
+@pytest.fixture
+def python(tmp_path) -> str:
+    """An interpreter of the other side that has the tool; a folder with a blank in its name."""
+    folder = tmp_path / "of the node"
+    folder.mkdir()
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {shlex.quote(sys.executable)} "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_hosts_are_probed_and_a_dead_one_is_named_and_left_out(reached, python, tmp_path, capsys):
+    output = tmp_path / "cluster.json"
+    words = ["probe", "--hosts", "one,dead,two", "--ssh", reached, "--remote-python", python, "--json"]
+    words += ["--only", "host_cpu", "--only", "host_memory", "--time-limit", "300", "--output", str(output)]
+    code = run(words)
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    document = json.loads(captured.out)
+    # both names lead to this machine, so both nodes call themselves alike and are told apart
+    first, second = (node["hostname"] for node in document["nodes"])
+    assert (first[:-2], first[-2:], second[-2:]) == (second[:-2], "-0", "-1")
+    assert all(node["cpu"]["logical_cpus"] >= 1 for node in document["nodes"])
+    assert all(node["host_memory"]["total_bytes"]["value"] > 0 for node in document["nodes"])
+    said = [o for o in document["observations"] if o["probe"] == "hosts"]
+    assert [(o["status"], o["reason"][:10]) for o in said] == [("failed", "dead: ssh:")]
+    assert any(v["subject"] == "dead" and "left out" in v["message"] for v in document["verdicts"])
+    assert json.loads(output.read_text()) == document
+
+
+def test_a_host_that_says_nothing_is_given_up_at_its_limit(reached):
+    with pytest.raises(ProbeError, match="no host could be probed: silent: no answer within 2 s"):
+        probe_hosts(["silent"], ssh=reached, limit_seconds=2)
+
+
+def test_what_the_other_side_says_is_passed_on_in_one_line(reached, tmp_path):
+    with pytest.raises(ProbeError, match="one: code 127: ") as caught:
+        probe_hosts(["one"], ssh=reached, python=str(tmp_path / "no such python"))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_answer_that_is_no_profile_is_refused(reached, tmp_path):
+    liar = tmp_path / "liar"
+    liar.write_text("#!/bin/sh\necho '{\"nodes\": 3}'\n")
+    liar.chmod(0o755)
+    with pytest.raises(ProbeError, match="one: its answer is not a profile"):
+        probe_hosts(["one"], ssh=reached, python=str(liar))
+
+
+def test_no_ssh_is_a_sentence():
+    with pytest.raises(ProbeError, match="/no/such/ssh does not start: No such file or directory"):
+        probe_hosts(["one"], ssh="/no/such/ssh")
+    with pytest.raises(UsageError, match="is not a command"):
+        probe_hosts(["one"], ssh="ssh 'unclosed")
+
+
+def test_nobody_is_asked_and_nothing_is_forwarded():
+    words = Asked(ssh=("ssh",), python="python3", arguments=(), limit_seconds=1).command("node1")
+    assert words[: words.index("--")].count("-a") == 1
+    assert "BatchMode=yes" in words
+    assert "ClearAllForwardings=yes" in words
+    assert not any("StrictHostKeyChecking" in word for word in words)
+    assert words[words.index("--") + 1] == "node1"
