@@ -14,6 +14,9 @@ OUTER_BYTES = 8.0
 """DiLoCo: the last common weights and their momentum, fp32 (arXiv:2311.08105)."""
 SUB_GROUP_ELEMENTS = 1e8
 """DeepSpeed's sub_group_size as we emit it: what ZeRO-3 updates at a time. (Its default of 1e9 costs 6 GB more.)"""
+WHOLE_COPY_BYTES = 8.0
+"""DeepSpeed's fp16 optimizer without ZeRO: every gradient in fp32, and all of them flat
+(runtime/fp16/fused_optimizer.py, ``step``)."""
 OUTER_EXCHANGE_BYTES, AVERAGE_EXCHANGE_BYTES = 12.0, 8.0
 """At an exchange, per trained parameter: the flat change, what is sent, and the outer step's own copies; without an
 outer optimizer the flat weights and what is sent."""
@@ -49,11 +52,7 @@ def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: 
     weights = _divided(local, layout, by_weights) * base_bytes_per_parameter(counts, local, layout, kinds)
     gradients = kinds.gradient * with_gradients
     states = kinds.states * with_states
-    step_copy = 0.0
-    if layout.engine == "deepspeed" and layout.sharding != "none" and kinds.gradient <= 4:
-        # stage 3 takes one sub-group after the other
-        at_once = min(with_states, SUB_GROUP_ELEMENTS) if layout.sharding == "parameters" else with_states
-        step_copy = (6.0 if kinds.compute == 2 else 4.0) * at_once
+    step_copy = _step_copy(layout, kinds, with_states)
     host = nvme = 0.0
     to_host, parameters_to_host = layout.optimizer_offload, layout.parameter_offload
     if layout.engine == "fsdp2":
@@ -90,6 +89,16 @@ def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: 
         host=host,
         nvme=nvme,
     )
+
+
+def _step_copy(layout: Layout, kinds: Recipe, with_states: float) -> float:
+    """Return what DeepSpeed's optimizers copy for a step; stage 3 takes one sub-group after the other."""
+    if layout.engine != "deepspeed" or kinds.gradient > 4:
+        return 0.0
+    if layout.sharding == "none":
+        return WHOLE_COPY_BYTES * with_states if layout.precision == "fp16" else 0.0
+    at_once = min(with_states, SUB_GROUP_ELEMENTS) if layout.sharding == "parameters" else with_states
+    return (6.0 if kinds.compute == 2 else 4.0) * at_once
 
 
 def _divided(local: RankParameters, layout: Layout, ranks: int) -> float:

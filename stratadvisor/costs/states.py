@@ -62,7 +62,7 @@ def recipe(layout: Layout, counts: ParameterCounts) -> Recipe:
 
     torch, DDP, local, async: fp32 weights, gradients and states under autocast. FSDP2: the same, divided, with 16-bit
     gathered copies. DeepSpeed: 16-bit weights and gradients, fp32 master and states (Rajbhandari et al.,
-    arXiv:1910.02054, section 3; with fp32 it keeps a second copy of the weights too). Megatron-LM: as DeepSpeed, but
+    arXiv:1910.02054, section 3; ZeRO with fp32 keeps a second copy of the weights too). Megatron-LM: as DeepSpeed, but
     gradients accumulate in fp32.
     """
     engine, precision = layout.engine, layout.precision
@@ -84,7 +84,7 @@ def recipe(layout: Layout, counts: ParameterCounts) -> Recipe:
         return Recipe(
             weight=compute,
             gradient=compute + summed,
-            master=4,
+            master=4 if half or layout.sharding != "none" else 0,
             optimizer=states,
             compute=compute,
             residual=compute,
