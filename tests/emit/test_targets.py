@@ -44,7 +44,9 @@ def test_all_writes_what_it_can_and_says_why_it_leaves_the_others(name):
 
 
 def test_a_named_target_that_cannot_is_refused_with_the_reason_and_the_nearest_that_can():
-    with pytest.raises(EmitError, match="'huggingface' cannot express the strategy 'hsdp': its FSDP settings") as caught:
+    with pytest.raises(
+        EmitError, match="'huggingface' cannot express the strategy 'hsdp': its FSDP settings"
+    ) as caught:
         choose_targets(EXAMPLES["hsdp_gpu"], ("slurm", "huggingface"))
     assert caught.value.hint.startswith("the nearest target that can: accelerate")
 
@@ -107,7 +109,8 @@ def test_an_overlay_adds_a_target_beside_the_bundle_and_shadows_a_shipped_one(tm
     folder.mkdir(parents=True)
     (folder / "emitter.toml").write_text(
         'summary = "s"\nsince = "0.1.0"\nrole = "beside"\nstrategies = ["ddp"]\nentrypoint = "go.sh"\n'
-        '[refuses]\nfp16 = "no"\n[[output]]\ntemplate = "mine/go.sh.j2"\npath = "go.sh"\nformat = "shell"\nexecutable = true\n'
+        '[refuses]\nfp16 = "no"\n[[output]]\ntemplate = "mine/go.sh.j2"\npath = "go.sh"\n'
+        'format = "shell"\nexecutable = true\n'
     )
     (folder / "go.sh.j2").write_text("echo {{ target | sh }} {{ plan.strategy | sh }}\n")
     files = render_bundle(EXAMPLES["ddp_cpu"], plan_examples.profile(), overlays=(tmp_path,), beside=("mine", "slurm"))

@@ -1,0 +1,96 @@
+"""Targets beside a bundle, started by their own launch.sh on two CPU ranks with gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import plan_examples
+import pytest
+from plan_examples import group, make_plan
+
+from stratadvisor.emit.bundle import render_bundle, write_bundle
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed"),
+]
+TARGETS = ("accelerate", "huggingface", "lightning")
+STEPS = 5
+LIMIT_SECONDS = 500
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    """Two ranks, two micro-batches a step, bf16, a rate at which five steps are enough to see the loss fall."""
+    plan = make_plan("ddp", "torchrun", (group(accumulation=2),), precision="bf16", settings={"learning_rate": 0.02})
+    directory = tmp_path_factory.mktemp("targets") / "a bundle"
+    write_bundle(render_bundle(plan, plan_examples.profile(), beside=TARGETS), directory)
+    return directory
+
+
+def start(script: Path, run_directory: Path, *options: str) -> str:
+    outer = ("SLURM", "TORCHELASTIC_", "NNODES", "NODE_RANK", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_")
+    theirs = ("ACCELERATE_", "FSDP_", "PL_", "STRATADVISOR_", "NPROC_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith((*outer, *theirs))}
+    ours = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "STRATADVISOR_RUN_DIR": str(run_directory)}
+    offline = {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        ["bash", str(script), *options],
+        env=kept | ours | offline,
+        cwd=run_directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def own_losses(bundle: Path, run_directory: Path) -> list[float]:
+    run_directory.mkdir()
+    start(bundle / "launch.sh", run_directory, "--steps", str(STEPS))
+    events = [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
+    return [e["loss"] for e in events if e["event"] == "step"]
+
+
+@pytest.fixture(scope="module")
+def expected(bundle, tmp_path_factory) -> list[float]:
+    """The losses of the plan's own program."""
+    losses = own_losses(bundle, tmp_path_factory.mktemp("own") / "run")
+    assert losses[-1] < losses[0]
+    return losses
+
+
+def printed_losses(output: str) -> dict[int, float]:
+    return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss ([\d.]+)$", output, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("target", ["accelerate", "lightning"])
+def test_five_steps_have_the_losses_of_the_plans_own_program_also_when_resumed(bundle, expected, tmp_path, target):
+    pytest.importorskip(target)
+    script = bundle / "targets" / target / "launch.sh"
+    first = printed_losses(start(script, tmp_path, "--steps", "3"))
+    rest = printed_losses(start(script, tmp_path, "--steps", str(STEPS), "--resume"))
+    assert sorted(first) == [1, 2, 3]
+    assert sorted(rest) == [4, 5]
+    # bf16 products are summed in another order; 2e-3 is a third of what one step changes here at least
+    assert list((first | rest).values()) == pytest.approx(expected, rel=2e-3)
+
+
+def test_five_steps_of_the_trainer_of_transformers_lower_the_loss(bundle, tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    output = start(bundle / "targets" / "huggingface" / "launch.sh", tmp_path, "--steps", str(STEPS))
+    losses = [float(value) for value in re.findall(r"'loss': '?([\d.]+)", output)]
+    assert len(losses) == STEPS
+    # 256 tokens of equal probability at first: ln 256 = 5.545
+    assert losses[0] == pytest.approx(5.545, abs=0.1)
+    assert losses[-1] < losses[0] - 0.1
+    assert (tmp_path / "huggingface" / f"checkpoint-{STEPS}").is_dir()
