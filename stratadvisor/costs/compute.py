@@ -99,10 +99,13 @@ def layout_rates(layout: Layout, device: Device) -> Rates:
 
 def _layout_rates(layout: Layout, device: Device) -> Rates:
     rates = device_rates(device, layout.precision)
-    share = 1.0 if layout.engine == "megatron" else fitted.EAGER_PRODUCT_SHARE.get(device.architecture, 1.0)
-    if rates.basis != "catalog" or share == 1.0:
-        return rates  # a measured rate was measured with PyTorch
-    return replace(rates, efficiency=rates.efficiency * share)
+    if layout.engine == "megatron":
+        return rates
+    attention = fitted.OLDER_ATTENTION_SHARE.get(device.architecture, 1.0)
+    share = fitted.EAGER_PRODUCT_SHARE.get(device.architecture, 1.0)
+    if rates.basis != "catalog":  # a measured rate was measured with PyTorch
+        return replace(rates, attention_share=attention)
+    return replace(rates, efficiency=rates.efficiency * share, attention_share=min(1.0, attention / share))
 
 
 def _checkpoint_host_seconds(layout: Layout) -> float:
@@ -250,6 +253,7 @@ def _attention(parts: _Parts, shape: ModelShape, layout: Layout, rates: Rates, m
         parts.attention_backward += seconds * fitted.FLASH_BACKWARD_FLOPS
         return
     if layout.flash_attention:
+        rate *= rates.attention_share
         flops = 4.0 * pairs * width * attention_share(shape)
         if shape.head_dim < fitted.FLASH_FULL_HEAD:
             rate *= (shape.head_dim / fitted.FLASH_FULL_HEAD) ** fitted.FLASH_HEAD_EXPONENT

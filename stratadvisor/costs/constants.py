@@ -9,11 +9,11 @@ from __future__ import annotations
 # --- matrix products on a GPU --------------------------------------------------------------------------------------
 MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
     "pascal": {"half": 0.55, "fp32": 0.85},
-    "volta": {"half": 0.58, "fp32": 0.85},
+    "volta": {"half": 0.62, "fp32": 0.85},
     "turing": {"half": 0.60, "fp32": 0.80},
     "ampere": {"half": 0.76, "fp32": 0.80, "tf32": 0.65},
     "ada": {"half": 0.75, "fp32": 0.75, "tf32": 0.75},
-    "hopper": {"half": 0.763, "fp32": 0.80, "tf32": 0.65},
+    "hopper": {"half": 0.753, "fp32": 0.80, "tf32": 0.65},
     "blackwell": {"half": 0.68, "fp32": 0.75, "tf32": 0.65},
     "cdna": {"half": 0.45, "fp32": 0.70},
     "cdna2": {"half": 0.45, "fp32": 0.70},
@@ -23,20 +23,23 @@ MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
 }
 """Share of the dense peak that large products reach in training, clocks under load included (fit)."""
 
-HALF_DEPTH = 310.0
-"""Depth of a product at which it reaches half its rate: filling and emptying the pipeline of each tile (fit)."""
+HALF_DEPTH = 135.0
+HALF_DEPTH_FLOPS, HALF_DEPTH_EXPONENT = 3.12e14, 0.5
+"""Depth of a product at which it reaches half its rate on an A100 (fit): filling and emptying the pipeline of each tile
+takes a time, not a depth, so faster units lose more. With multiprocessors of equal speed the exponent would be 0, with
+equally many it would be 1."""
 HALF_OUTPUTS = 100_000.0
 """Outputs at which a product reaches half its rate: less than one tile for every multiprocessor, and a last round of
 tiles that leaves some idle (fit; libraries choose smaller tiles and divide the depth where there are few)."""
 
 ALIGNED_ELEMENTS = 64
-MISALIGNED_SHARE = 0.76
+MISALIGNED_SHARE = 0.68
 """Rate of products whose widths are no multiple of 64 elements (128 bytes, a cache line) (fit)."""
 
 WEIGHT_GRADIENT_SLOWDOWN = 1.05
 """Weight gradients accumulate in fp32: 3 to 8 % slower than forward on large shapes (SimuMax's tables, A100)."""
 
-EAGER_PRODUCT_SHARE: dict[str, float] = {"hopper": 0.75, "blackwell": 0.75}
+EAGER_PRODUCT_SHARE: dict[str, float] = {"hopper": 0.91, "blackwell": 0.91}
 """Products of a PyTorch program against those of a Megatron recipe (aligned shapes, tuned library calls, CUDA graphs),
 where the matrix units are fast enough to show it (fit on torchtitan's H100 runs)."""
 
@@ -47,16 +50,20 @@ POWER_EXPONENT = 0.31
 """Clock against power limit: an H100 at 500 of 700 W reaches 0.9 (torchtitan's published H100 runs)."""
 
 # --- attention -----------------------------------------------------------------------------------------------------
-FLASH_FORWARD_SHARE = 0.47
-FLASH_BACKWARD_SHARE = 0.42
+FLASH_FORWARD_SHARE = 0.48
+FLASH_BACKWARD_SHARE = 0.415
 """Fused attention's rate against large products on the same device (fit)."""
+OLDER_ATTENTION_SHARE: dict[str, float] = {"hopper": 0.5, "blackwell": 0.5}
+"""FlashAttention-2, which PyTorch programs use, against products on devices whose matrix instructions it does not know:
+35 % of an H100's peak, where it reaches 72 % of an A100's (arXiv:2407.08608, section 1; arXiv:2307.08691, section 4).
+Megatron recipes use cuDNN's."""
 FLASH_FULL_HEAD = 128.0
-FLASH_HEAD_EXPONENT = 0.12
+FLASH_HEAD_EXPONENT = 0.11
 """Narrow heads feed the matrix units less well: rate falls as (head_dim / 128) ** exponent (fit)."""
 FLASH_BACKWARD_FLOPS = 2.5
 """Backward recomputes the scores: five products for two (FlashAttention, arXiv:2205.14135, section 3)."""
-UNFUSED_MATMUL_SHARE = 0.37
-UNFUSED_PASSES, UNFUSED_EAGER_PASSES = 5.6, 11.0
+UNFUSED_MATMUL_SHARE = 0.36
+UNFUSED_PASSES, UNFUSED_EAGER_PASSES = 6.4, 11.0
 """Plain attention: low-efficiency batched products of depth head_dim, and passes over the S x S scores: with a fused
 masked softmax (fit; Megatron's takes 16 bit only), and one operation after another (counted: scale, mask, softmax and
 dropout read and write, the mask is read, the products write and read)."""
@@ -67,7 +74,7 @@ MEMORY_BANDWIDTH_SHARE = 0.85
 ELEMENTWISE_HIDDEN_PASSES = 12.0
 ELEMENTWISE_FFN_PASSES = 2.5
 """Norms, residuals, rotary, dropout, activation of one layer: passes over T x h and T x f, compiled (cost model A4)."""
-EAGER_FACTOR = 1.5
+EAGER_FACTOR = 2.0
 """Without torch.compile or fused kernels every operation reads and writes its operands (torchtitan: compile +16 %)."""
 ELEMENTWISE_BACKWARD = 1.55
 PADDED_VOCABULARY = 128

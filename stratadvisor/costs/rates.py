@@ -32,6 +32,8 @@ class Rates:
     cpu: bool
     by_edge: tuple[tuple[float, float], ...] = ()
     """(log edge, rate) of measured square products, rising; a CPU's or a GPU's."""
+    attention_share: float = 1.0
+    """What fused attention loses against products because it does not know the device's instructions."""
     core_flops_per_second: float = 0.0
     """fp32 products of a CPU: what its other work is compared with."""
     basis: str = "catalog"
@@ -167,7 +169,8 @@ def product_seconds(rates: Rates, rows: float, out_width: float, in_width: float
         rate = _interpolate(rates.by_edge, edge) * fitted.CPU_SUSTAINED_SHARE
     else:
         # the pipeline of a tile fills once per depth; a part of the last round of tiles leaves units idle
-        shape = in_width / (in_width + fitted.HALF_DEPTH)
+        half = fitted.HALF_DEPTH * (rates.peak_flops_per_second / fitted.HALF_DEPTH_FLOPS) ** fitted.HALF_DEPTH_EXPONENT
+        shape = in_width / (in_width + half)
         outputs = rows * out_width
         shape *= outputs / (outputs + fitted.HALF_OUTPUTS)
         if out_width % fitted.ALIGNED_ELEMENTS or in_width % fitted.ALIGNED_ELEMENTS:
