@@ -58,7 +58,7 @@ def read_member(root: Traversable, file: Traversable) -> str:
 def check_relative(path: str) -> str:
     """Return ``path`` when it names a file inside a folder; raise ValueError when it could lead out of it."""
     pure = PurePosixPath(path)
-    if not path or pure.is_absolute() or ".." in pure.parts or "\\" in path or "\0" in path or str(pure) != path:
+    if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\\" in path or "\0" in path or str(pure) != path:
         raise ValueError(f"{path!r} is not a plain relative path")
     return path
 
