@@ -25,7 +25,7 @@ from stratadvisor.schema.cluster import Device, NodeClass
 from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
 
-MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"}
+MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"}
 """As rules/97_allocator.toml sets them."""
 CASES = (
     # parameters, sequences, tokens, precision, checkpointing
