@@ -171,3 +171,19 @@ def test_a_variable_with_an_odd_name_is_refused(variable):
     plan = plan_examples.examples()["ddp_cpu"].model_copy(update={"environment": {variable: "1"}})
     with pytest.raises(EmitError, match="environment variable"):
         render_bundle(plan, plan_examples.profile())
+
+
+@pytest.mark.parametrize("name", FEW_NAMES)
+def test_a_batch_script_holds_no_line_of_a_name(name):
+    plan = hostile_plan(name)
+    files = render_bundle(plan, plan_examples.profile(), beside=("slurm",))
+    script = next(file.content for file in files if file.path.endswith(".sbatch"))
+    harmless = render_bundle(hostile_plan("plain"), plan_examples.profile(), beside=("slurm",))
+    expected = next(file.content for file in harmless if file.path.endswith(".sbatch"))
+    # the names stand behind comment signs only, and no line more or less is run
+    assert [line for line in script.splitlines() if not line.startswith("#")] == [
+        line for line in expected.splitlines() if not line.startswith("#")
+    ]
+    for line in script.splitlines():
+        if line.startswith("#SBATCH --nodelist="):
+            assert line == "#SBATCH --nodelist=n0"

@@ -148,7 +148,7 @@ def test_a_link_as_manifest_is_refused_as_well(overlay, tmp_path):
         readme(overlay)
 
 
-@pytest.mark.parametrize("path", ["../outside", "/etc/outside", "a/../../outside", "a\\\\b", ""])
+@pytest.mark.parametrize("path", ["../outside", "/etc/outside", "a/../../outside", "a\\\\b", "", "."])
 def test_a_manifest_cannot_name_a_path_outside_the_bundle(overlay, path):
     (overlay / "templates" / "torchrun" / "emitter.toml").write_text(
         'summary = "x"\nsince = "1"\nstrategies = ["ddp"]\nentrypoint = "launch.sh"\n'
