@@ -49,7 +49,8 @@ def around(terms: dict[str, float], device_kind: DeviceKind, *, freed: float = 0
     firm = sum(terms.values())
     if device_kind == "cpu":
         return Span(low=firm / (1 + CPU_LOW), likely=firm, high=firm * (1 + CPU_HIGH))
-    down, up = (math.hypot(*(DOUBT[name][side] * value for name, value in terms.items())) for side in (0, 1))
+    down = math.hypot(*[DOUBT[name][0] * value for name, value in terms.items()])
+    up = math.hypot(*[DOUBT[name][1] * value for name, value in terms.items()])
     held = freed if limit is None else min(freed, max(0.0, limit - firm))
     likely = firm + held
     high = likely + math.hypot(up, FREED_DOUBT[1] * held)

@@ -49,7 +49,7 @@ def estimate(
     if stages == 1:
         return first
     last = _stage(shape, layout, stages - 1, device_kind, server_share, device_memory_bytes)
-    return last if last.peak_bytes.likely > first.peak_bytes.likely else first
+    return max(first, last, key=lambda found: (found.peak_bytes.likely, found.peak_bytes.high))
 
 
 def _stage(
@@ -66,19 +66,20 @@ def _stage(
     local = rank_parameters(counts, layout, stage)
     states = held(counts, local, layout, kinds, server_share=server_share)
     found = moments(shape, layout, counts, kinds, local, states, stage)
-    reserved = {name: reserve_bytes(local, layout, device_kind, states, alive) for name, alive in found.items()}
     stranded = dict.fromkeys(found, 0.0)
     if device_kind != "cpu":
-        stranded = {name: stranded_bytes(shape, layout, kinds, local, states, found, name) for name in found}
+        stranded = stranded_bytes(shape, layout, kinds, local, states, found)
     context = context_bytes(layout, device_kind)
     limit = None if device_memory_bytes is None else CACHE_SHARE * device_memory_bytes
     base = context + states.weights + states.states + states.adapters
-    ranked = {}
+    phase, highest, reserved = "", (-1.0, -1.0), 0.0
     for name, alive in found.items():
-        firm = base + sum(alive) + reserved[name]
+        beside = reserve_bytes(local, layout, device_kind, states, alive)
+        firm = base + sum(alive) + beside
         with_freed = firm + stranded[name]
-        ranked[name] = (with_freed if limit is None else max(firm, min(with_freed, limit)), firm)
-    phase = max(ranked, key=lambda name: ranked[name])
+        reading = (with_freed if limit is None else max(firm, min(with_freed, limit)), firm)
+        if reading > highest:
+            phase, highest, reserved = name, reading, beside
     gradients, activations, logits, gathered, buffers = found[phase]
     host = states.host
     if device_kind == "cpu":
@@ -93,7 +94,7 @@ def _stage(
         "buffers": buffers,
         "adapters": states.adapters,
     }
-    terms["reserve"] = reserved[phase]
+    terms["reserve"] = reserved
     terms["context"] = context
     peak = around(terms, device_kind, freed=stranded[phase], limit=limit)
     terms["reserve"] += max(0.0, peak.likely - sum(terms.values()))

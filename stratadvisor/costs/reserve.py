@@ -34,7 +34,7 @@ ZeRO-3), the flat vectors of an exchange (DiLoCo). From the same model; a 19M mo
 
 def reserve_bytes(local: RankParameters, layout: Layout, device_kind: DeviceKind, states: Held, alive: Alive) -> float:
     """Return what the allocator cannot give back at a moment with ``alive`` beside the states."""
-    kept, passing = states.weights + states.states + states.adapters + alive[0], sum(alive[1:])
+    kept, passing = states.weights + states.states + states.adapters + alive[0], sum(alive) - alive[0]
     if device_kind != "cpu":
         return KEPT_FRACTION * kept + PASSING_FRACTION * passing
     divided = layout.engine != "deepspeed" or layout.sharding == "parameters"
@@ -43,38 +43,39 @@ def reserve_bytes(local: RankParameters, layout: Layout, device_kind: DeviceKind
 
 
 def stranded_bytes(
-    shape: ModelShape,
-    layout: Layout,
-    kinds: Recipe,
-    local: RankParameters,
-    states: Held,
-    found: dict[str, Alive],
-    phase: str,
-) -> float:
-    """Return the freed blocks that the tensors of ``phase`` do not fit into; the allocator could give them back.
+    shape: ModelShape, layout: Layout, kinds: Recipe, local: RankParameters, states: Held, found: dict[str, Alive]
+) -> dict[str, float]:
+    """Return, for each moment, the freed blocks that its tensors do not fit into; the allocator could give them back.
 
     loss: the 16-bit scores, too small for the fp32 ones, and what checkpointed layers freed, each smaller than the
     scores of a large vocabulary. DeepSpeed's optimizer step: its flat copies of the gradients are larger than any
     activation, so either both or none of the two sets of blocks is the peak. FSDP: units are gathered on a
     stream of their own, and a block freed on one stream is not used on another.
     """
-    stranded = 0.0
-    if shape.is_transformer and phase.startswith("loss"):
-        tokens = layout.micro_batch_size * layout.sequence_length / layout.context_parallel_degree
-        vocabulary = shape.vocab_size / layout.tensor_parallel_degree
-        if phase == "loss backward" and kinds.compute == 2:
-            stranded += 2 * tokens * vocabulary
-        width = kinds.compute * _layer_width(shape, layout)
-        if layout.activation_checkpointing == "full" and not in_megatron(layout) and 4 * vocabulary > width:
-            stranded += tokens * ((3 if shape.gated_mlp else 2) * width + 2 * kinds.residual * shape.hidden_size)
+    stranded = dict.fromkeys(found, 0.0)
+    if shape.is_transformer and "loss forward" in found:
+        scores, layers = _freed_before_the_loss(shape, layout, kinds)
+        stranded["loss forward"], stranded["loss backward"] = layers, scores + layers
     if layout.engine == "fsdp2":
         most = max(gathered_bytes(local, layout, kinds, moment) for moment in FORWARD_MOMENTS)
-        stranded += max(0.0, most - found[phase][GATHERED])
+        for name, alive in found.items():
+            stranded[name] += max(0.0, most - alive[GATHERED])
     if layout.engine == "deepspeed" and states.step_copy:
-        if phase != "optimizer":
-            return stranded + states.step_copy
-        return max(sum(alive[1:]) for name, alive in found.items() if name != "optimizer")
+        for name in found:
+            stranded[name] += states.step_copy
+        stranded["optimizer"] = max(sum(alive[1:]) for name, alive in found.items() if name != "optimizer")
     return stranded
+
+
+def _freed_before_the_loss(shape: ModelShape, layout: Layout, kinds: Recipe) -> tuple[float, float]:
+    """Return the bytes of (16-bit scores, blocks of a checkpointed layer's forward pass)."""
+    tokens = layout.micro_batch_size * layout.sequence_length / layout.context_parallel_degree
+    vocabulary = shape.vocab_size / layout.tensor_parallel_degree
+    scores = 2 * tokens * vocabulary if kinds.compute == 2 else 0.0
+    width = kinds.compute * _layer_width(shape, layout)
+    if layout.activation_checkpointing != "full" or in_megatron(layout) or 4 * vocabulary <= width:
+        return scores, 0.0
+    return scores, tokens * ((3 if shape.gated_mlp else 2) * width + 2 * kinds.residual * shape.hidden_size)
 
 
 def _layer_width(shape: ModelShape, layout: Layout) -> float:
