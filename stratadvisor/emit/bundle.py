@@ -77,6 +77,7 @@ def render_here(
         "profile": profile,
         "workload": plan.workload,
         "provenance": plan.provenance,
+        "train_needs": dict(sorted(manifest.requires.items())),
         "launch": launch,
         "figures": figures(plan),
         "train_config": config,

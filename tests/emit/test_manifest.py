@@ -53,7 +53,7 @@ def test_shipped_templates_exist_and_every_target_starts_with_launch_sh():
 
     for target in available_targets():
         manifest = load_manifest(target)
-        assert manifest.entrypoint == ("job.sbatch" if target == "slurm" else "launch.sh")
+        assert manifest.entrypoint == {"slurm": "job.sbatch", "kubeflow": "submit.sh"}.get(target, "launch.sh")
         for output in manifest.outputs:
             assert bundled("templates").joinpath(*output.template.split("/")).is_file(), output.template
 
