@@ -89,11 +89,20 @@ def _host_bandwidth(node_class: NodeClass, assumptions: list[str]) -> float:
     return host
 
 
+def _cpu_factor(layout: Layout) -> float:
+    if layout.engine == "deepspeed":
+        return fitted.CPU_DEEPSPEED_OPTIMIZER_FACTOR
+    return fitted.CPU_OPTIMIZER_FACTOR.get(layout.optimizer, fitted.CPU_LOOPED_OPTIMIZER_FACTOR)
+
+
 def _device_update(shape: ModelShape, layout: Layout, node_class: NodeClass, held: float) -> float:
     rates = device_rates(node_class.device, layout.precision)
     seconds = held * fitted.OPTIMIZER_BYTES[layout.optimizer] / rates.memory_bytes_per_second
     if rates.cpu:
-        seconds *= fitted.CPU_OPTIMIZER_FACTOR.get(layout.optimizer, fitted.CPU_LOOPED_OPTIMIZER_FACTOR)
+        seconds *= _cpu_factor(layout)
+        if layout.engine == "deepspeed":
+            whole = held * (layout.data_parallel_shard_degree if layout.sharding != "none" else 1)
+            seconds += whole * fitted.CPU_DEEPSPEED_BYTES_PER_PARAMETER / rates.memory_bytes_per_second
     if layout.optimizer == "muon":
         width = max(1, shape.hidden_size)
         flops = held * fitted.MUON_FLOPS_PER_PARAMETER_PER_WIDTH * width
