@@ -50,6 +50,8 @@ class Layout:
     method: Method = "full"
     lora_rank: int = 16
     flash_attention: bool = True
+    dropout: bool = True
+    """Whether a model of the kind that has dropout (no gated MLP, Megatron's layers) applies it."""
     compiled: bool = False
     """torch.compile (or Megatron's fused kernels): fewer passes over memory."""
     sync_interval_steps: int = 1
