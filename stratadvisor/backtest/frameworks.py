@@ -40,10 +40,16 @@ FRAMEWORKS = (
     Framework("fsdp_qlora", "fsdp.qlora", {"lora_rank": "64"}, pure=True),  # train.py: --lora_rank
     Framework("torchtune", "torchtune"),
     Framework("deeplearning-examples", "lambdal|deeplearningexamples", {"attention": "plain"}),
+    # its own OPT and GPT-Neo layers (third_party/Megatron-DeepSpeed/megatron/model) drop no attention probabilities
+    Framework(
+        "megatron-deepspeed",
+        "sailor",
+        _MEGATRON | {"attention": "plain", "sequence_parallel": "no", "dropout": "no"},
+    ),
     # Megatron-DeepSpeed: ZeRO-1 is DeepSpeed's; written before sequence parallelism and fused attention
     Framework(
         "megatron-deepspeed",
-        "bigscience|vtrain|sailor|megatron-deepspeed",
+        "bigscience|vtrain|megatron-deepspeed",
         _MEGATRON | {"attention": "plain", "sequence_parallel": "no"},
     ),
     Framework("megatron", "megatron|nemo|korthikanti|narayanan|dgxc|calculon|mlperf", _MEGATRON),

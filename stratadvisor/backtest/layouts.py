@@ -109,6 +109,7 @@ def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) 
         sequence_parallel=row.text("sequence_parallel") != "no",
         flash_attention=row.text("attention") != "plain",
         compiled=row.text("compiled") == "yes",
+        dropout=row.text("dropout") != "no",
     )
     return _offloaded(row, layout)
 

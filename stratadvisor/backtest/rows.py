@@ -41,6 +41,7 @@ COLUMNS = (
     "framework",
     "engine",
     "attention",
+    "dropout",
     "compiled",
     "sequence_parallel",
     "lora_rank",

@@ -117,11 +117,11 @@ def _megatron(shape: ModelShape, layout: Layout, recipe: Recipe) -> LayerBytes:
     e = recipe.compute
     hidden = shape.hidden_size / shared
     queries, keys = shape.attention_width / tensor, shape.key_value_width / tensor
-    dropout = 0 if shape.gated_mlp else 1
+    dropout = 1 if layout.dropout and not shape.gated_mlp else 0
     attention = 2 * e * hidden + e * (2 * queries + 2 * keys) + dropout * hidden
     scores = 0.0
     if not layout.flash_attention:
-        scores = (2 * e + dropout) * shape.num_attention_heads / tensor * layout.sequence_length
+        scores = (e + dropout * (e + 1)) * shape.num_attention_heads / tensor * layout.sequence_length
     routed = shape.num_experts_per_token if shape.num_experts else 1
     width = (routed + shape.num_shared_experts) * shape.ffn_hidden_size / tensor
     if shape.num_experts and shape.num_dense_layers:

@@ -330,6 +330,16 @@ def test_published_allocated_peaks_of_lora_are_met_within_four_percent(length: i
     assert allocated == pytest.approx(gib * GIB, rel=0.04)
 
 
+def test_without_dropout_megatron_keeps_the_probabilities_once() -> None:
+    # eager torch returns the input of dropout with p = 0: softmax's result alone is kept, 4 bytes in fp32; with it also
+    # a mask of 1 byte and the masked copy (Korthikanti et al., arXiv:2205.05198, section 4.1, counts 5 in 16 bit)
+    shape = known("gpt2-xl")
+    layout = {"engine": "megatron", "precision": "fp32", "flash_attention": False, "sequence_length": 1024}
+    kept = [memory(shape, **layout, dropout=on).terms_bytes["activations"] for on in (True, False)]
+    scores, hidden = shape.num_layers * shape.num_attention_heads * 1024**2, shape.num_layers * 1024 * shape.hidden_size
+    assert kept[0] - kept[1] == pytest.approx(5 * scores + 2 * hidden)
+
+
 def test_a_rank_full_of_states_is_known_better_than_one_full_of_scores() -> None:
     shape = known("llama-3.1-8b")
     states = memory(shape, activation_checkpointing="full", sequence_length=128)
