@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from stratadvisor.conditions import ClauseError, Condition, finite, parse_clause
 from stratadvisor.rules_engine.model import FromFact, Kind, Setting, Status
 from stratadvisor.schema.base import Document
-from stratadvisor.schema.rules import ENVIRONMENT_PREFIX
+from stratadvisor.schema.rules import ENVIRONMENT_PREFIX, LOADS_CODE
 
 MAX_CLAUSES = 24
 MAX_TEXT = 1000
@@ -117,6 +117,10 @@ def _setting(key: str, value: object) -> Setting:
     name = key.removeprefix(ENVIRONMENT_PREFIX)
     if name != key and not _ENVIRONMENT_NAME.fullmatch(name):
         raise ClauseError(f"set {key}: {name!r} is no name of an environment variable", "write it in capitals")
+    if name != key and LOADS_CODE.fullmatch(name):
+        raise ClauseError(
+            f"set {key}: {name} decides which code runs; no rule sets it", "set it where you start the run"
+        )
     if isinstance(value, (bool, int, float, str)):
         if isinstance(value, str) and (len(value) > MAX_TEXT or "\n" in value or "\0" in value):
             raise ClauseError(f"set {key}: a value is one line of at most {MAX_TEXT} characters")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from stratadvisor.schema.base import Document
@@ -33,6 +34,13 @@ SETTABLE: dict[str, tuple[Literal["text", "boolean", "number"], tuple[str, ...]]
 """Key -> type and allowed texts ("" for any). ``environment.NAME`` (text) may be set as well."""
 
 ENVIRONMENT_PREFIX = "environment."
+
+LOADS_CODE = re.compile(
+    r"(?:LD|DYLD)_.*|PYTHON.*|PATH|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|PS4|HOME|TMPDIR|GCONV_PATH|CC|CXX|CUDA_HOME"
+    r"|.*(?:PLUGIN|INJECTION|PRELOAD|CONF_FILE).*"
+)
+"""Variables that name code to load or files to run: a rule of a stranger must not set them (PYTHONPATH, LD_PRELOAD,
+NCCL_NET_PLUGIN, CUDA_INJECTION64_PATH). A user sets them outside."""
 
 
 class RuleOutcome(Document):
