@@ -21,7 +21,7 @@ NO_PEER_SHARE = 0.4
 """GeForce cards may not read each other's memory: what they exchange goes through the host's and crosses twice."""
 _PCIE_LANE = 0.985e9
 """Bytes per second of one lane of PCIe 3.0; each generation doubles it."""
-INTRA_LATENCY_SECONDS, INTER_LATENCY_SECONDS = 12e-6, 25e-6
+INTRA_LATENCY_SECONDS, INTER_LATENCY_SECONDS = 35e-6, 35e-6
 _UNSTATED_MEMORY = {"A100": "A100-40GB-SXM", "V100-SXM": "V100-32GB-SXM"}
 """Names that leave the memory size open; the rates that time depends on are the same or nearly so."""
 _USUAL_NETWORK = {"volta": 12.5e9, "ampere": 200e9, "hopper": 400e9, "blackwell": 400e9}

@@ -112,6 +112,13 @@ def _stage(
     return latency * growth + _ring(ranks) * message_bytes / bandwidth
 
 
+def _ramp_seconds(message_bytes: float, ranks: int, bandwidth: float) -> float:
+    """Return what a message loses to the protocols for small ones."""
+    half = fitted.NVLINK_HALF_MESSAGE_BYTES
+    most = min(fitted.NVLINK_RAMP_SECONDS, _ring(ranks) * half / bandwidth)
+    return most * message_bytes / (message_bytes + half)
+
+
 def all_reduce_seconds(message_bytes: float, group: Group, cluster: Cluster) -> float:
     """Return the time to sum ``message_bytes`` over the group, every rank holding the sum."""
     if group.size < 2 or message_bytes <= 0:
@@ -125,6 +132,8 @@ def all_reduce_seconds(message_bytes: float, group: Group, cluster: Cluster) -> 
         sweep=cluster.intra_node_sweep,
         backend=cluster.backend,
     )
+    if inside > 0 and cluster.backend == "nccl" and not cluster.intra_node_sweep:
+        inside += _ramp_seconds(message_bytes, group.ranks_per_node, intra_node_bandwidth(cluster)[0])
     # the parts of a node's ranks add up to the message; several groups multiply it
     crossing = message_bytes * group.groups_per_node
     between = _stage(

@@ -146,6 +146,9 @@ LEVELS_IN_SERIES = 0.3
 """Share of the faster level of a hierarchical collective that adds to the slower one: 0 pipelined, 1 in sequence."""
 LATENCY_RANKS_INTRA, LATENCY_RANKS_INTER = 8, 2
 """Ranks that an assumed latency stands for."""
+NVLINK_HALF_MESSAGE_BYTES, NVLINK_RAMP_SECONDS = 20 * 2.0**20, 150e-6
+"""Inside a node the rate rises with the message: at this size half of the loss that the largest ones have (published
+nccl-tests sweeps over 8 A100 and 8 H200), but no more than so many seconds, which slow links hardly notice."""
 RING_HALF_MESSAGE_BYTES = 2.0 * 2**20
 """A message of this size per rank reaches two thirds of the bandwidth between nodes over NCCL."""
 RING_HOP_INTRA_SECONDS, RING_HOP_INTER_SECONDS = 3.4e-6, 14e-6

@@ -20,8 +20,20 @@ GIB = 2.0**30
 
 def test_a_ring_inside_a_node_moves_twice_the_message_but_one_part() -> None:
     at = cluster(nodes(A100, 1, 8))
-    # 8 ranks: every rank sends 2 * 7/8 of the message at 200 GB/s
-    assert all_reduce_seconds(GIB, Group(num_nodes=1, ranks_per_node=8), at) == pytest.approx(1.75 * GIB / 200e9)
+    # 8 ranks: every rank sends 2 * 7/8 of the message at 200 GB/s, once the message is large
+    large = 1e6 * GIB
+    assert all_reduce_seconds(large, Group(num_nodes=1, ranks_per_node=8), at) == pytest.approx(1.75 * large / 200e9)
+
+
+# stas00/ml-engineering network/README.md, nccl-tests over 8 H200: message, microseconds
+@pytest.mark.parametrize(
+    ("mebibytes", "microseconds"),
+    [(1, 46), (4, 68), (16, 134), (64, 339), (256, 1077), (1024, 4053), (16384, 62341)],
+)
+def test_published_all_reduces_inside_a_node_are_met(mebibytes: int, microseconds: int) -> None:
+    node = nodes(A100, 1, 8, intra_node_bytes_per_second=482e9, intra_node_latency_seconds=35e-6)
+    seconds = all_reduce_seconds(mebibytes * 2.0**20, Group(num_nodes=1, ranks_per_node=8), cluster(node))
+    assert seconds == pytest.approx(microseconds * 1e-6, rel=0.12)
 
 
 def test_gather_and_scatter_are_half_a_reduction() -> None:
@@ -32,7 +44,9 @@ def test_gather_and_scatter_are_half_a_reduction() -> None:
 
 def test_across_nodes_the_slower_level_sets_the_time() -> None:
     at = cluster(nodes(A100, 4, 8), inter_node_bytes_per_second=10e9)
-    inside = 2 * 7 / 8 * GIB / 200e9
+    half = constants.NVLINK_HALF_MESSAGE_BYTES
+    assert 2 * 7 / 8 * half / 200e9 > constants.NVLINK_RAMP_SECONDS  # here the limit of the ramp counts
+    inside = 2 * 7 / 8 * GIB / 200e9 + constants.NVLINK_RAMP_SECONDS * GIB / (GIB + half)
     between = 2 * 3 / 4 * GIB / 10e9  # the node's ranks carry an eighth each and share its network
     part = GIB / 8
     between *= 1 + constants.RING_HALF_MESSAGE_BYTES / (part + constants.RING_HALF_MESSAGE_BYTES)
