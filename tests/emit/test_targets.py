@@ -153,3 +153,9 @@ def test_the_library_takes_the_same_list(tmp_path):
     chosen = pipeline.choose_targets(EXAMPLES["ddp_cpu"], "slurm, lightning")
     assert chosen.beside == ("slurm", "lightning")
     assert pipeline.choose_targets(EXAMPLES["ddp_cpu"], None).beside == ()
+
+
+def test_the_documentation_names_every_target_beside_a_bundle():
+    table = (Path(__file__).parents[2] / "docs" / "targets.md").read_text(encoding="utf-8")
+    named = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(named) == sorted(BESIDE)

@@ -111,12 +111,25 @@ def test_our_own_check_finds_no_error_in_any_configuration(bundles):
             assert [f for f in checked.findings if f.severity == "error"] == [], path
 
 
+@pytest.fixture
+def accelerate_state():
+    """Leave neither the variables nor the process-wide state that TrainingArguments sets."""
+    state = pytest.importorskip("accelerate.state")
+    before = dict(os.environ)
+    state.AcceleratorState._reset_state(True)
+    yield
+    state.AcceleratorState._reset_state(True)
+    os.environ.clear()
+    os.environ.update(before)
+
+
 def launch_arguments(path: Path):
     launch = pytest.importorskip("accelerate.commands.launch")
     arguments = launch.launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
     return launch._validate_launch_command(arguments)[0]
 
 
+@pytest.mark.usefixtures("accelerate_state")
 def test_accelerates_own_loader_takes_every_file_and_reads_the_plan_in_it(bundles, monkeypatch):
     config_args = pytest.importorskip("accelerate.commands.config.config_args")
     for name, path in files_of(bundles, "accelerate/accelerate.yaml").items():
@@ -146,6 +159,7 @@ def test_accelerates_own_loader_takes_every_file_and_reads_the_plan_in_it(bundle
     assert arguments.parallelism_config_dp_shard_size == 8
 
 
+@pytest.mark.usefixtures("accelerate_state")
 def test_accelerates_fsdp_plugin_takes_the_settings(bundles, monkeypatch):
     utils = pytest.importorskip("accelerate.utils")
     launch = pytest.importorskip("accelerate.utils.launch")
@@ -185,18 +199,6 @@ def test_lightnings_deepspeed_strategy_takes_what_is_left_of_the_settings(bundle
     strategy = strategies.DeepSpeedStrategy(config=settings)
     assert strategy.config["zero_optimization"]["stage"] == 3
     assert strategy.zero_stage_3
-
-
-@pytest.fixture
-def accelerate_state():
-    """Leave neither the variables nor the process-wide state that TrainingArguments sets."""
-    state = pytest.importorskip("accelerate.state")
-    before = dict(os.environ)
-    state.AcceleratorState._reset_state(True)
-    yield
-    state.AcceleratorState._reset_state(True)
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.mark.usefixtures("accelerate_state")
