@@ -9,9 +9,9 @@ from __future__ import annotations
 # --- matrix products on a GPU --------------------------------------------------------------------------------------
 MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
     "pascal": {"half": 0.55, "fp32": 0.85},
-    "volta": {"half": 0.62, "fp32": 0.85},
+    "volta": {"half": 0.65, "fp32": 0.85},
     "turing": {"half": 0.60, "fp32": 0.80},
-    "ampere": {"half": 0.76, "fp32": 0.80, "tf32": 0.65},
+    "ampere": {"half": 0.755, "fp32": 0.80, "tf32": 0.65},
     "ada": {"half": 0.75, "fp32": 0.75, "tf32": 0.75},
     "hopper": {"half": 0.753, "fp32": 0.80, "tf32": 0.65},
     "blackwell": {"half": 0.68, "fp32": 0.75, "tf32": 0.65},
@@ -23,7 +23,7 @@ MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
 }
 """Share of the dense peak that large products reach in training, clocks under load included (fit)."""
 
-HALF_DEPTH = 135.0
+HALF_DEPTH = 120.0
 HALF_DEPTH_FLOPS, HALF_DEPTH_EXPONENT = 3.12e14, 0.5
 """Depth of a product at which it reaches half its rate on an A100 (fit): filling and emptying the pipeline of each tile
 takes a time, not a depth, so faster units lose more. With multiprocessors of equal speed the exponent would be 0, with
@@ -33,7 +33,7 @@ HALF_OUTPUTS = 100_000.0
 tiles that leaves some idle (fit; libraries choose smaller tiles and divide the depth where there are few)."""
 
 ALIGNED_ELEMENTS = 64
-MISALIGNED_SHARE = 0.68
+MISALIGNED_SHARE = 0.64
 """Rate of products whose widths are no multiple of 64 elements (128 bytes, a cache line) (fit)."""
 
 WEIGHT_GRADIENT_SLOWDOWN = 1.05
@@ -50,7 +50,7 @@ POWER_EXPONENT = 0.31
 """Clock against power limit: an H100 at 500 of 700 W reaches 0.9 (torchtitan's published H100 runs)."""
 
 # --- attention -----------------------------------------------------------------------------------------------------
-FLASH_FORWARD_SHARE = 0.48
+FLASH_FORWARD_SHARE = 0.49
 FLASH_BACKWARD_SHARE = 0.415
 """Fused attention's rate against large products on the same device (fit)."""
 OLDER_ATTENTION_SHARE: dict[str, float] = {"hopper": 0.5, "blackwell": 0.5}
@@ -62,8 +62,8 @@ FLASH_HEAD_EXPONENT = 0.11
 """Narrow heads feed the matrix units less well: rate falls as (head_dim / 128) ** exponent (fit)."""
 FLASH_BACKWARD_FLOPS = 2.5
 """Backward recomputes the scores: five products for two (FlashAttention, arXiv:2205.14135, section 3)."""
-UNFUSED_MATMUL_SHARE = 0.36
-UNFUSED_PASSES, UNFUSED_EAGER_PASSES = 6.4, 11.0
+UNFUSED_MATMUL_SHARE = 0.52
+UNFUSED_PASSES, UNFUSED_EAGER_PASSES = 6.9, 11.0
 """Plain attention: low-efficiency batched products of depth head_dim, and passes over the S x S scores: with a fused
 masked softmax (fit; Megatron's takes 16 bit only), and one operation after another (counted: scale, mask, softmax and
 dropout read and write, the mask is read, the products write and read)."""
