@@ -98,8 +98,8 @@ def _predict(row: Row) -> MemoryOutcome:
         raise NotExpressibleError("the number of devices is not stated")
     per_node = min(row.count("gpus_per_node") or 8, devices)
     layout = replace(layout_of(row, precision, devices, per_node), optimizer=optimizer)
-    if layout.engine == "megatron" and framework_of(row).name == "megatron-deepspeed" and layout.sharding != "none":
-        layout = replace(layout, engine="deepspeed")  # whose buffers ZeRO has there
+    if layout.engine == "megatron" and framework_of(row).name == "megatron-deepspeed":
+        layout = replace(layout, engine="deepspeed")  # whose optimizer and buffers it has
     device = device_of(row.text("gpu_model"))
     found = estimate(shape, layout, device_kind="cuda", ranks_per_node=per_node)
     part = _share(found, row.text("mem_kind").lower())
