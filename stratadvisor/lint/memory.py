@@ -94,7 +94,7 @@ def _need(shape: ModelShape, layout: Layout, node_class: NodeClass) -> MemoryEst
         layout,
         device_kind=node_class.device.kind,
         ranks_per_node=node_class.devices_per_node,
-        device_memory_bytes=node_class.device.memory_total_bytes,
+        device_memory_bytes=node_class.device.usable_memory_bytes,
     )
 
 

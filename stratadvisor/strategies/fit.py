@@ -22,7 +22,7 @@ def memory_of(at: Site, layout: Layout, node_class: NodeClass, share: Share) -> 
         ),
         device_kind=node_class.device.kind,
         ranks_per_node=node_class.devices_per_node,
-        device_memory_bytes=node_class.device.memory_total_bytes,
+        device_memory_bytes=node_class.device.usable_memory_bytes,
     )
     ratio = calibration(at.cluster.calibration_memory_ratios, node_class, at.strategy)
     if ratio is None:
