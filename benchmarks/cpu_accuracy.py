@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +87,27 @@ def narrowed(job: Job) -> Iterator[None]:
         yield
 
 
+class Neighbours:
+    """How much of the machine others took while a run went on: their processor time over all there was (Linux)."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._begin = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        busy = sum(fields) - fields[3] - fields[4]  # all but idle and iowait; stolen time counts as taken by others
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        own = sum(u.ru_utime + u.ru_stime for u in used)
+        return busy / os.sysconf("SC_CLK_TCK"), own, time.perf_counter()
+
+    def share(self) -> float:
+        """Return it since the start."""
+        busy, own, end = self._now()
+        taken = max(0.0, (busy - self._busy) - (own - self._own))
+        return taken / ((end - self._begin) * (os.cpu_count() or 1))
+
+
 def run(job: Job, profile: Path, folder: Path) -> dict[str, Any]:
     """Plan with ``profile``, run, and return predicted and measured; the profile keeps the calibration."""
     workload = pipeline.make_workload(
@@ -98,6 +121,7 @@ def run(job: Job, profile: Path, folder: Path) -> dict[str, Any]:
         plan = pipeline.recommend(read_profile(profile), workload, strategy=job.strategy)
     shutil.rmtree(folder, ignore_errors=True)
     pipeline.write_bundle(plan, folder)
+    neighbours = Neighbours() if Path("/proc/stat").exists() else None
     outcome = pipeline.run_config(folder, steps=STEPS, cluster=profile, time_limit_seconds=300.0)
     result = outcome.results[0]
     rows = {c.quantity: c for c in result.comparisons}
@@ -112,6 +136,8 @@ def run(job: Job, profile: Path, folder: Path) -> dict[str, Any]:
                 "measured": row.measured,
             }
     found["terms_seconds"] = plan.plan.predicted.time_terms_seconds
+    if neighbours is not None:
+        found["others"] = neighbours.share()
     steady = sorted(result.step_seconds[2:])
     if len(steady) > 3:  # how quiet the machine was
         found["spread"] = (steady[-2] - steady[0]) / statistics.median(steady)
@@ -121,14 +147,15 @@ def run(job: Job, profile: Path, folder: Path) -> dict[str, Any]:
 def table(results: dict[str, Any]) -> str:
     """Return the results as Markdown."""
     lines = [
-        "| run | calibrated by | predicted s | measured s | predicted / measured | uncalibrated | memory | spread |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| run | calibrated by | predicted s | measured s | predicted / measured"
+        " | uncalibrated | memory | spread | others |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     errors = []
     for entry in results.values():
         step = entry.get("step")
         if step is None:
-            lines.append(f"| {entry['job']} | | | {entry['outcome']} | | | | |")
+            lines.append(f"| {entry['job']} | | | {entry['outcome']} | | | | | |")
             continue
         ratio = step["predicted"] / step["measured"]
         before = ratio / entry.get("time_ratio", 1.0)
@@ -145,6 +172,7 @@ def table(results: dict[str, Any]) -> str:
             f"{before:.2f}",
             f"{memory['predicted'] / memory['measured']:.2f}" if memory else "",
             f"{entry['spread']:.0%}" if "spread" in entry else "",
+            f"{entry['others']:.0%}" if "others" in entry else "",
         )
         lines.append(f"| {' | '.join(cells)} |")
     if errors:
@@ -153,7 +181,8 @@ def table(results: dict[str, Any]) -> str:
             "",
             f"{within} of {len(errors)} predicted within 10 %; mean error {statistics.mean(errors):.1%},"
             f" largest {max(errors):.1%}. Memory is predicted / measured, calibrated too; spread is the range of the"
-            " steps over their median: on a quiet machine below 10 %.",
+            " steps over their median, and others is what other programs took of the processors: with more than a few"
+            " percent of either the machine was not quiet and the times say little.",
         ]
     return "\n".join(lines) + "\n"
 
