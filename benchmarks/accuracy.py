@@ -208,8 +208,7 @@ def page(found: Predicted) -> str:
             lines += [
                 f"Fits or not: right for {told.right} of {told.runs} runs, for {told.out_of_memory_right} of"
                 f" {told.out_of_memory} that ran out of memory. {told.too_low:.0%} of the measured peaks were predicted"
-                f" more than {-TOO_LOW:.0%} too low. `sailor-gh200` and its mixed cluster say fp32, but used about half"
-                " of what fp32 with attention dropout saves: 16 bits, or no dropout.",
+                f" more than {-TOO_LOW:.0%} too low.",
                 "",
             ]
     lines += ["## Not predicted", "", "| source | rows | why |", "| --- | --: | --- |"]
