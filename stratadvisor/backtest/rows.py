@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +57,8 @@ COLUMNS = (
 )
 """Read columns; docs/backtest.md says what each holds."""
 MAX_ROWS = 200_000
+LARGEST = 1e18
+"""No column holds more; larger numbers overflow in products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Row:
             value = float(self.text(column))
         except ValueError:
             return None
-        return value if math.isfinite(value) and value > 0 else None
+        return value if 0 < value <= LARGEST else None
 
     def count(self, column: str) -> int | None:
         """Return a positive whole number, or None."""
