@@ -17,9 +17,9 @@ from stratadvisor.schema.profile import ClusterProfile, CollectiveSweep, DeviceP
 SPEED_GAP = 0.07
 """Neighbours in sorted speed further apart than this start a new class; probes of one card repeat within 2 to 5 %."""
 
-NCCL_INTRA_LATENCY_SECONDS, NCCL_INTER_LATENCY_SECONDS = 12e-6, 25e-6
+NCCL_INTRA_LATENCY_SECONDS, NCCL_INTER_LATENCY_SECONDS = 35e-6, 50e-6
 GLOO_INTRA_LATENCY_SECONDS, GLOO_INTER_LATENCY_SECONDS = 100e-6, 300e-6
-"""Used where no sweep was measured; small all-reduces of nccl-tests and of gloo over a local bridge lie near these."""
+"""Used where no sweep was measured; small all-reduces of published nccl-tests runs over 8 devices take 25 to 45 us."""
 
 PCIE_COLLECTIVE_SHARE = 0.6
 """Share of one PCIe link's rate that a ring through the host reaches per device, both directions in use."""
