@@ -60,10 +60,11 @@ def test_the_nearest_target_is_never_one_that_cannot_either():
 def test_frameworks_that_would_silently_run_ddp_on_cpus_are_refused():
     zero = EXAMPLES["zero2_cpu"]
     fsdp = make_plan("fsdp2", "torchrun", shard_degree=2, memory=MemoryPlan(sharding="parameters"))
-    for plan in (zero, fsdp):
-        for target in ("accelerate", "huggingface", "lightning"):
+    for plan, targets in ((zero, ("accelerate", "lightning")), (fsdp, ("accelerate", "huggingface", "lightning"))):
+        for target in targets:
             with pytest.raises(EmitError, match="CPU"):
                 choose_targets(plan, (target,))
+    assert choose_targets(zero, ("huggingface",)).beside == ("huggingface",)  # see test_targets_start.py
 
 
 @pytest.mark.parametrize(

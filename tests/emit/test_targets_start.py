@@ -84,9 +84,16 @@ def test_five_steps_have_the_losses_of_the_plans_own_program_also_when_resumed(b
     assert list((first | rest).values()) == pytest.approx(expected, rel=2e-3)
 
 
-def test_five_steps_of_the_trainer_of_transformers_lower_the_loss(bundle, tmp_path):
+@pytest.mark.parametrize("strategy", ["ddp", "zero2"])
+def test_five_steps_of_the_trainer_of_transformers_lower_the_loss(bundle, tmp_path, strategy):
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
+    if strategy == "zero2":  # the program itself refuses to go on where the Trainer does not run DeepSpeed
+        pytest.importorskip("deepspeed")
+        memory = plan_examples.MemoryPlan(sharding="gradients", zero_stage=2)
+        plan = make_plan("zero2", "deepspeed", shard_degree=2, memory=memory, settings={"learning_rate": 0.02})
+        bundle = tmp_path / "bundle"
+        write_bundle(render_bundle(plan, plan_examples.profile(), beside=("huggingface",)), bundle)
     output = start(bundle / "targets" / "huggingface" / "launch.sh", tmp_path, "--steps", str(STEPS))
     losses = [float(value) for value in re.findall(r"'loss': '?([\d.]+)", output)]
     assert len(losses) == STEPS

@@ -92,6 +92,9 @@ def main():
         train_dataset=Named(bundle.build_data(config, chosen.data)),
         callbacks=[EndAt(chosen.steps)],
     )
+    wanted = {"fsdp2": "FSDP", "deepspeed": "DEEPSPEED"}.get(config.engine)
+    if wanted and trainer.accelerator.distributed_type != wanted:
+        sys.exit(f"the Trainer runs {trainer.accelerator.distributed_type}, the plan needs {wanted}")
     trainer.train(resume_from_checkpoint=chosen.resume and any(folder.glob("checkpoint-*")))
 
 
