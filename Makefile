@@ -41,8 +41,10 @@ check: lint types layers
 
 # A process test that fails is run once more and both runs are reported: machines are shared, ports get taken.
 test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not process" $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m process --reruns 2 --reruns-delay 3 $(PYTEST_ARGS)
+	@failed=0; \
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not process" $(PYTEST_ARGS) || failed=1; \
+	$(BIN)/python -m pytest -m process --reruns 2 --reruns-delay 3 $(PYTEST_ARGS) || failed=1; \
+	exit $$failed
 
 clean:
 	rm -rf $(VENV) run dist build

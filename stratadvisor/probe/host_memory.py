@@ -44,7 +44,7 @@ def _level(version: cgroups.Version, folder: Path) -> tuple[int | None, int | No
     else:
         found = [read_int(folder / "memory.limit_in_bytes"), _stat_field(folder, "hierarchical_memory_limit")]
         used, cache = read_int(folder / "memory.usage_in_bytes"), _stat_field(folder, "total_inactive_file")
-    limits = [limit for limit in found if limit is not None]
+    limits = [limit for limit in found if limit is not None and limit >= 0]  # below zero: no limit
     return min(limits, default=None), None if used is None else max(0, used - (cache or 0))
 
 

@@ -51,9 +51,9 @@ def _memory(folder: Path, unified: bool | None, root: Path) -> tuple[Reading, Re
         text = "of the host, which the device shares"
         return reported(host["MemTotal"], f"MemTotal {text}"), reported(host["MemAvailable"], f"MemAvailable {text}")
     missing = unknown("amdgpu does not say")
-    if total is None:
+    if total is None or total < 0:
         return missing, missing
-    return reported(total, "amdgpu"), missing if used is None else reported(max(0, total - used), "amdgpu")
+    return reported(total, "amdgpu"), missing if used is None or used < 0 else reported(max(0, total - used), "amdgpu")
 
 
 def _device(index: int, node: Path, properties: dict[str, int], root: Path) -> DeviceProfile:
