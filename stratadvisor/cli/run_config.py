@@ -55,7 +55,9 @@ def run_config(
         progress=progress_line(),
     )
     if json_output:
-        echo_json(outcome.model_dump_json(indent=2))
+        from stratadvisor.store import dump
+
+        echo_json(dump(outcome))
     else:
         from stratadvisor.report.validation import show_validation
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, PrefixStore
+from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
 from .config import ConfigError, TrainConfig, TrainingError
@@ -169,6 +170,15 @@ def session(config: TrainConfig) -> Iterator[Context]:
     if control is not None:  # not after an exception: the others may be gone, and waiting for them would hang
         dist.barrier(group=control)
         _meet_in_store(store, rank, world_size)
+        dist.destroy_process_group()
+
+
+def leave() -> None:
+    """Close the group that a framework opened and left open: its threads abort a process that ends with them."""
+    if dist.is_initialized():
+        dist.barrier()
+        store = distributed_c10d._get_default_store()  # noqa: SLF001
+        _meet_in_store(store, dist.get_rank(), dist.get_world_size())
         dist.destroy_process_group()
 
 

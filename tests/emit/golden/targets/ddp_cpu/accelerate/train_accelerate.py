@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType, GradientAccumulationPlugin, set_seed
 from stratadvisor_runtime.config import load
 from stratadvisor_runtime.data import IGNORED, batches
+from stratadvisor_runtime.distributed import leave
 from stratadvisor_runtime.engine import materialize
 from stratadvisor_runtime.optimizer import build, learning_rate, parameter_groups, set_learning_rate
 
@@ -105,6 +106,7 @@ def main():
         accelerator.print(f"step {step} loss {mean:.6f}", flush=True)
         if step == last or (config.checkpoint_interval_steps and step % config.checkpoint_interval_steps == 0):
             accelerator.save_state(str(folder / f"step-{step}"))
+    leave()
     accelerator.end_training()
 
 

@@ -19,6 +19,7 @@ import torch
 import train as bundle
 from stratadvisor_runtime.config import load
 from stratadvisor_runtime.data import IGNORED
+from stratadvisor_runtime.distributed import leave
 from stratadvisor_runtime.engine import materialize
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -96,6 +97,7 @@ def main():
     if wanted and trainer.accelerator.distributed_type != wanted:
         sys.exit(f"the Trainer runs {trainer.accelerator.distributed_type}, the plan needs {wanted}")
     trainer.train(resume_from_checkpoint=chosen.resume and any(folder.glob("checkpoint-*")))
+    leave()
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from stratadvisor_runtime.config import load
 from stratadvisor_runtime.data import IGNORED, batches
+from stratadvisor_runtime.distributed import leave
 from stratadvisor_runtime.engine import materialize
 from stratadvisor_runtime.optimizer import build, learning_rate, set_learning_rate
 
@@ -102,6 +103,7 @@ def main():
     trainer = Trainer(**arguments, callbacks=[keep], default_root_dir=folder)
     last = folder / "last.ckpt"
     trainer.fit(Planned(config, chosen.data), ckpt_path=last if chosen.resume and last.exists() else None)
+    leave()
 
 
 if __name__ == "__main__":
