@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from stratadvisor.backtest.frameworks import completed
-from stratadvisor.backtest.layouts import NotExpressibleError, check_lengths, layout_of, precision_of, strategy_known
+from stratadvisor.backtest.attempt import attempt, vetted_precision
+from stratadvisor.backtest.layouts import NotExpressibleError, layout_of
 from stratadvisor.backtest.rows import Row
 from stratadvisor.backtest.shapes import shape_of
 from stratadvisor.catalog import devices as device_catalog
@@ -46,20 +46,11 @@ class Expressed:
 
 def express(row: Row) -> Expressed | str:
     """Return the inputs for a run, or one sentence saying why there are none."""
-    try:
-        return _express(completed(row))
-    except NotExpressibleError as reason:
-        return str(reason)
-    except ValueError as problem:
-        return f"contradicts itself: {str(problem).splitlines()[0]}"
+    return attempt(_express, row)
 
 
 def _express(row: Row) -> Expressed:
-    if row.text("quality") == "X":
-        raise NotExpressibleError("the source itself is in doubt")
-    check_lengths(row)
-    precision = precision_of(row)
-    strategy_known(row)
+    precision = vetted_precision(row)
     shape = shape_of(row)
     if isinstance(shape, str):
         raise NotExpressibleError(shape)

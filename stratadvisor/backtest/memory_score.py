@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from stratadvisor.backtest.attempt import attempt, vetted_precision
 from stratadvisor.backtest.express import device_of
-from stratadvisor.backtest.frameworks import completed, framework_of
-from stratadvisor.backtest.layouts import NotExpressibleError, check_lengths, layout_of, precision_of, strategy_known
+from stratadvisor.backtest.frameworks import framework_of
+from stratadvisor.backtest.layouts import NotExpressibleError, layout_of
 from stratadvisor.backtest.rows import Row
 from stratadvisor.backtest.shapes import shape_of
 from stratadvisor.costs.memory import estimate
@@ -73,20 +74,11 @@ def is_memory_row(row: Row) -> bool:
 
 def predict_memory(row: Row) -> MemoryOutcome | str:
     """Return a run's peak beside its measurement, or why there is none."""
-    try:
-        return _predict(completed(row))
-    except NotExpressibleError as reason:
-        return str(reason)
-    except ValueError as problem:
-        return f"contradicts itself: {str(problem).splitlines()[0]}"
+    return attempt(_predict, row)
 
 
 def _predict(row: Row) -> MemoryOutcome:
-    if row.text("quality") == "X":
-        raise NotExpressibleError("the source itself is in doubt")
-    check_lengths(row)
-    precision = precision_of(row)
-    strategy_known(row)
+    precision = vetted_precision(row)
     optimizer = _OPTIMIZERS.get(row.text("optimizer").lower())
     if optimizer is None:
         raise NotExpressibleError(f"optimizer {row.text('optimizer')!r} is not modelled")
