@@ -10,13 +10,13 @@ from stratadvisor.backtest.layouts import NotExpressibleError, layout_of
 from stratadvisor.backtest.rows import Row
 from stratadvisor.backtest.shapes import shape_of
 from stratadvisor.catalog import devices as device_catalog
+from stratadvisor.costs.constants import PCIE_COLLECTIVE_SHARE
 from stratadvisor.costs.step import ClassWork
 from stratadvisor.schema.base import Origin
 from stratadvisor.schema.cluster import Cluster, Device, NodeClass
 from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
 
-PCIE_COLLECTIVE_SHARE = 0.6
 NO_PEER_SHARE = 0.4
 """GeForce cards may not read each other's memory: what they exchange goes through the host's and crosses twice."""
 _PCIE_LANE = 0.985e9

@@ -5,12 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from stratadvisor.plain import one_line, printable, safe_json, sentence
-
-
-def clean(text: str) -> str:
-    """Return ``text`` without terminal control characters: names and messages may come from strangers' files."""
-    return printable(text)
+from stratadvisor.plain import one_line, safe_json, sentence
 
 
 def show_error(message: str, hint: str) -> None:

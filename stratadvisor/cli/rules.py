@@ -63,9 +63,9 @@ def _echo_json(data: object) -> None:
 
 def _clean_echo(text: str) -> None:
     """Print text that may come from a stranger's rule file."""
-    from stratadvisor.cli.console import clean
+    from stratadvisor.plain import printable
 
-    typer.echo(clean(text))
+    typer.echo(printable(text))
 
 
 @app.command("list", epilog="Example: stratadvisor rules list --overlay my-rules")

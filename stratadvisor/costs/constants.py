@@ -185,6 +185,9 @@ SPAN_ASSUMED = 0.80
 SPAN_PER_VARIATION = 1.6
 """A node whose speed varies by a coefficient v widens the band by this times v (the 90 % quantile of a normal one)."""
 
+PCIE_COLLECTIVE_SHARE = 0.6
+"""Share of one PCIe link's rate that a ring through the host reaches per device, both directions in use."""
+
 # --- methods -------------------------------------------------------------------------------------------------------
 UNPACK_BYTES = 6.0
 """QLoRA, per frozen weight and pass: read 4 bits and scales, write 16 bits, read them again (fit)."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from stratadvisor.catalog import devices as device_catalog
+from stratadvisor.costs.constants import PCIE_COLLECTIVE_SHARE
 from stratadvisor.schema.base import Origin, Reading
 from stratadvisor.schema.cluster import Cluster, Device, NodeClass
 from stratadvisor.schema.profile import ClusterProfile, CollectiveSweep, DeviceProfile, NodeProfile
@@ -20,9 +21,6 @@ SPEED_GAP = 0.07
 NCCL_INTRA_LATENCY_SECONDS, NCCL_INTER_LATENCY_SECONDS = 35e-6, 50e-6
 GLOO_INTRA_LATENCY_SECONDS, GLOO_INTER_LATENCY_SECONDS = 100e-6, 300e-6
 """Used where no sweep was measured; small all-reduces of published nccl-tests runs over 8 devices take 25 to 45 us."""
-
-PCIE_COLLECTIVE_SHARE = 0.6
-"""Share of one PCIe link's rate that a ring through the host reaches per device, both directions in use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from stratadvisor.runtime.foreign import usual_input
+
 LARGEST_ON_CPU = 500_000_000
 """Parameters above which a forward pass on the CPU is not tried."""
-TOKENS, PIXELS = 128, 224
 
 
 class CountingError(Exception):
@@ -54,18 +55,6 @@ def make(factory: Callable[[], Any]) -> tuple[nn.Module, Any]:
     if not any(True for _ in module.parameters()):
         raise CountingError("the module has no parameters")
     return module, inputs
-
-
-def usual_input(module: nn.Module) -> torch.Tensor | None:
-    """Return an input of batch 1 that suits the first layer with weights, None when it cannot be told."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Embedding):
-            return torch.zeros(1, TOKENS, dtype=torch.int64)
-        if isinstance(layer, nn.Conv2d):
-            return torch.zeros(1, layer.in_channels, PIXELS, PIXELS)
-        if isinstance(layer, nn.Linear):
-            return torch.zeros(1, layer.in_features)
-    return None
 
 
 def _moved(value: Any, device: str) -> Any:
