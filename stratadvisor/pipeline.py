@@ -350,6 +350,8 @@ def recommend(
         inside = tuple(c for c in candidates if {s.node_class for s in c.shares} <= set(used))
         facts_of_part = derive_facts.derive_facts(profile.model_copy(update={"nodes": nodes}), part, workload, inside)
         outcome = _rest_of_path(outcome, walk.walk(ruleset, facts_of_part, derive_facts.SPECS))
+        if strategy is not None:  # the rest of the path sets its own limits; they give way as well
+            _, outcome, _ = _forced(strategy, candidates, outcome)
         plan = planner.choose(
             view.cluster, workload, candidates, outcome, provenance=provenance, assumptions=view.assumptions
         )
