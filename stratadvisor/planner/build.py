@@ -81,6 +81,9 @@ def build_plan(
             tensor_parallel_degree=layout.tensor_parallel_degree,
             pipeline_parallel_degree=layout.pipeline_parallel_degree,
             context_parallel_degree=layout.context_parallel_degree,
+            expert_parallel_degree=layout.expert_parallel_degree,
+            virtual_pipeline_chunks=layout.virtual_pipeline_chunks,
+            sequence_parallel=layout.tensor_parallel_degree > 1 and layout.sequence_parallel,
         ),
         groups=tuple(_group(share, c) for share, c in zip(chosen.shares, part.classes, strict=True)),
         batch=BatchPlan(

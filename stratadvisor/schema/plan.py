@@ -62,7 +62,7 @@ class Decision(Document):
 
 
 class Parallelism(Document):
-    """Degrees; their product is the world size."""
+    """Degrees; the product of data, tensor, pipeline and context degrees is the world size."""
 
     world_size: PositiveInt
     data_parallel_replicate_degree: PositiveInt = 1
@@ -70,6 +70,12 @@ class Parallelism(Document):
     tensor_parallel_degree: PositiveInt = 1
     pipeline_parallel_degree: PositiveInt = 1
     context_parallel_degree: PositiveInt = 1
+    expert_parallel_degree: PositiveInt = 1
+    """Ranks that divide the experts among them; taken out of the data and context ranks, so no factor of its own."""
+    virtual_pipeline_chunks: PositiveInt = 1
+    """Pieces of the model on one pipeline rank; more than 1: the interleaved schedule."""
+    sequence_parallel: bool = False
+    """Whether tensor-parallel ranks also divide norms and residuals along the sequence."""
 
     @model_validator(mode="after")
     def _product(self) -> Parallelism:
@@ -88,6 +94,13 @@ class Parallelism(Document):
                 "replicate x shard x tensor x pipeline x context = "
                 f"{' x '.join(map(str, factors))} = {product}, not the world size {self.world_size}"
             )
+        without_experts = product // (self.tensor_parallel_degree * self.pipeline_parallel_degree)
+        if without_experts % self.expert_parallel_degree:
+            raise ValueError(
+                f"{self.expert_parallel_degree} expert ranks do not divide the {without_experts} data and context ranks"
+            )
+        if self.virtual_pipeline_chunks > 1 and self.pipeline_parallel_degree == 1:
+            raise ValueError(f"{self.virtual_pipeline_chunks} virtual chunks need a pipeline of more than one stage")
         return self
 
 
@@ -214,12 +227,12 @@ class Plan(Document):
     schema_version: int = PLAN_SCHEMA_VERSION
     strategy: str
     """Name in the table of strategies: single, ddp, uneven_ddp, hierarchical, fsdp2, hsdp, zero1, zero2, zero3,
-    zero_offload, diloco, async_sgd."""
+    zero_offload, tp_fsdp2, megatron_3d, diloco, async_sgd."""
     family: str
     """What the flowchart chose: synchronous, uneven_synchronous, hierarchical, local_sgd, asynchronous, single."""
     variant: str
     target: str
-    """Template folder that emits it: torchrun, deepspeed, async."""
+    """Template folder that emits it: torchrun, deepspeed, async, megatron."""
     backend: Literal["nccl", "gloo"]
     device_kind: str
     workload: Workload
