@@ -129,6 +129,10 @@ def _start_groups(config: TrainConfig, device: torch.device, rank: int, world_si
     timeout = timedelta(seconds=float(config.settings.get("timeout_seconds", DEFAULT_TIMEOUT_SECONDS)))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" and config.backend == "nccl" else "gloo"
     try:
+        if dist.is_initialized():  # by a framework that started this process, such as Ray Train
+            store = distributed_c10d._get_default_store()  # noqa: SLF001
+            own_keys = PrefixStore(f"session-{next(_SESSIONS)}", store)
+            return dist.new_group(backend="gloo", timeout=timeout), PrefixStore("signals", own_keys)
         if "MASTER_ADDR" in os.environ:
             store, rank, world_size = next(iter(rendezvous("env://", rank, world_size, timeout=timeout)))
         else:
@@ -150,7 +154,10 @@ def _start_groups(config: TrainConfig, device: torch.device, rank: int, world_si
 
 @contextmanager
 def session(config: TrainConfig) -> Iterator[Context]:
-    """Join the other ranks (environment of torchrun, srun or the deepspeed launcher), and leave cleanly at the end."""
+    """Join the other ranks (environment of torchrun, srun or the deepspeed launcher), and leave cleanly at the end.
+
+    A default group that is open already is taken as it is, and closed at the end as well.
+    """
     rank, world_size = _environment("RANK", 0), _environment("WORLD_SIZE", 1)
     local_rank = _environment("LOCAL_RANK", 0)
     device = _device(config, local_rank)

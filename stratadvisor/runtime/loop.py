@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from .config import TrainConfig
 from .distributed import Context
 from .engine import Engine
 from .optimizer import learning_rate
-from .telemetry import FIELDS, Telemetry, peak_device_bytes, step_event
+from .telemetry import FIELDS, Meters, Telemetry, step_event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,10 @@ class StopFlag:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals for the time of the block."""
+        """Take the signals for the time of the block; in a thread, which cannot, its host process has them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         before = {number: signal.signal(number, self._raise) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -110,6 +114,7 @@ class Loop:
             start_sample=self.position.samples,
         )
         self.telemetry = Telemetry(options.run_directory, context.rank, append=found is not None)
+        self.meters = Meters(context.device, counts_host=context.rank == context.node_ranks[0])
         self.records: list[_Record] = []
         self.tokens_since_exchange = 0
         self.steps_since_checkpoint = 0
@@ -122,6 +127,7 @@ class Loop:
             backend=self.config.backend if self.context.control is not None else "none",
             device=self.context.device,
             num_parameters=self.engine.num_parameters,
+            meters=self.meters,
         )
         self.mark = self.engine.clock.mark()
         stopped = False
@@ -186,8 +192,7 @@ class Loop:
         waits = math.nan if record.waits is None else sum(clock.seconds(a, b) for a, b in record.waits)
         seconds = clock.seconds(record.start, record.end)
         values = (float(record.loss), record.tokens, seconds, record.data_wait_seconds, waits)
-        peaks = peak_device_bytes(self.context.device)
-        return torch.tensor([*values, *peaks, float(self.stop.raised)], dtype=torch.float64)
+        return torch.tensor([*values, *self.meters.read(), float(self.stop.raised)], dtype=torch.float64)
 
     def _report(self, *, keep: int) -> bool:
         """Share all but the newest ``keep`` records; return whether any rank was asked to stop.
@@ -199,7 +204,7 @@ class Loop:
         while len(self.records) > keep:
             record = self.records.pop(0)
             rows = self.context.gather(self._row(record))
-            self.telemetry.step(step_event(record.step, rows, record.learning_rate))
+            self.telemetry.step(step_event(record.step, rows, record.learning_rate, self.context.global_batch_size))
             stopped = stopped or bool(rows[:, -1].any())
         return stopped
 
@@ -231,7 +236,8 @@ class Loop:
             present = ~torch.isnan(tables[:, index, 1])
             if present.any():
                 rate = self.records[min(index, len(self.records) - 1)].learning_rate
-                self.telemetry.step(step_event(first + index, tables[present, index], rate))
+                samples = sum(b for b, here in zip(self.context.batch_of_rank, present.tolist(), strict=True) if here)
+                self.telemetry.step(step_event(first + index, tables[present, index], rate, samples))
         done = int((~torch.isnan(tables[:, :, 1])).sum(dim=1).max())
         ahead = done - len(self.records)
         # Stopped early, ranks may differ by some steps; they go on from the furthest, so nobody sees a sample twice.
