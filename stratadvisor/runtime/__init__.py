@@ -12,6 +12,7 @@ _CORE = (
     "config.py",
     "data.py",
     "distributed.py",
+    "energy.py",
     "engine.py",
     "foreign.py",
     "lora.py",
@@ -21,6 +22,7 @@ _CORE = (
     "program.py",
     "sampler.py",
     "telemetry.py",
+    "tensorboard.py",
 )
 
 MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {

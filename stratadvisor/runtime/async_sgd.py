@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from dataclasses import replace
@@ -23,10 +24,11 @@ from .local import flatten, write_back
 from .loop import Options, StopFlag
 from .optimizer import ADAM_BETAS, build, learning_rate, local_gradients, set_learning_rate
 from .parameter_server import Compensation, ParameterServer, Phases, Push, Reply
-from .telemetry import FIELDS, Telemetry, peak_device_bytes, step_event
+from .telemetry import FIELDS, Meters, Telemetry, step_event
 
 DELAYS_NAME = "delays.jsonl"
 """One line per gradient: worker, its staleness in updates, the bound in force, its own compute time."""
+DEVICE_JOULES = FIELDS.index("device_joules")
 
 
 def momentum_beside_asynchrony(num_workers: int) -> float:
@@ -49,6 +51,7 @@ class AsyncEngine(Engine):
         pairs = [dist.new_group([0, rank], backend="gloo") for rank in range(1, context.world_size)]
         super().__init__(config, context, model)
         self.pairs = dict(enumerate(pairs, start=1))
+        self.meters = Meters(context.device, counts_host=context.rank == context.node_ranks[0])
         self.push_type = CAST_TYPES[config.compression] or torch.float32
 
     def replica_ranks(self) -> list[int]:
@@ -107,7 +110,7 @@ class AsyncEngine(Engine):
             if finite:
                 break  # else the same batch again with a smaller scale
         seconds = time.perf_counter() - start + waited_seconds
-        values = (float(loss), tokens, seconds, data_seconds, waited_seconds, *peak_device_bytes(self.device))
+        values = (float(loss), tokens, seconds, data_seconds, waited_seconds, *self.meters.read())
         row = torch.tensor([*values, float(stop.raised)], dtype=torch.float64)
         return Push(worker=self.context.rank, gradient=gradient, row=row)
 
@@ -170,8 +173,9 @@ class Server:
             self._delays = delays.open("a" if found is not None else "w", encoding="utf-8")
         except OSError as problem:
             raise TrainingError(f"{delays} cannot be written: {problem.strerror}") from None
-        self._pending: list[torch.Tensor] = []
+        self._pending: list[tuple[int, torch.Tensor]] = []
         self._own_seconds = [0.0] * self.num_workers
+        self._joules = torch.full((self.num_workers, 2), math.nan, dtype=torch.float64)
         self._saved_round = self._reported = self.core.applied // self.num_workers
         self._threads: list[threading.Thread] = []
 
@@ -202,6 +206,7 @@ class Server:
             backend="gloo",
             device=context.device,
             num_parameters=self.engine.num_parameters,
+            meters=self.engine.meters,
         )
         self._round_start = time.perf_counter()
         self.core.start()
@@ -233,6 +238,7 @@ class Server:
         for push in pushes:
             own = float(push.row[2] - push.row[3] - push.row[4])
             self._own_seconds[push.worker] = own
+            self._joules[push.worker] = push.row[DEVICE_JOULES : DEVICE_JOULES + 2]
             self.steps_taken[push.worker] += 1
             line = {
                 "update": self.core.version,
@@ -242,19 +248,25 @@ class Server:
                 "compute_seconds": own,
             }
             self._delays.write(json.dumps(line) + "\n")
-            self._pending.append(push.row)
+            self._pending.append((push.worker, push.row))
         self._delays.flush()
         while len(self._pending) >= self.num_workers:
-            rows, self._pending = torch.stack(self._pending[: self.num_workers]), self._pending[self.num_workers :]
+            taken, self._pending = self._pending[: self.num_workers], self._pending[self.num_workers :]
+            rows = torch.stack([row for _, row in taken])
+            samples = sum(self.engine.context.batch_of_rank[worker] for worker, _ in taken)
             now = time.perf_counter()
             self._reported += 1
-            event = step_event(self._reported, rows, self._rate)
+            event = step_event(self._reported, rows, self._rate, samples)
             event["step_seconds"], self._round_start = now - self._round_start, now
             event["data_wait_seconds"], event["communication_seconds"] = (
                 rows[:, 3].mean().item(),
                 rows[:, 4].mean().item(),
             )
             event["rank_step_seconds"] = list(self._own_seconds)
+            event["compute_seconds"] = max(self._own_seconds)
+            event["straggler_spread_seconds"] = max(self._own_seconds) - min(self._own_seconds)
+            # a fast worker has several rows in a round: energy counters are taken once from each worker
+            event["device_energy_joules"], event["host_energy_joules"] = self._joules.sum(dim=0).tolist()
             self.telemetry.step(event)
         every = self.config.checkpoint_interval_steps
         if every and self._reported - self._saved_round >= every:

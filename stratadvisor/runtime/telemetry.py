@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 from .config import TrainingError
+from .energy import EnergyMeter, device_meter, host_meter
+from .tensorboard import Curves
 
 METRICS_NAME = "metrics.jsonl"
 FIELDS = (
@@ -24,9 +26,11 @@ FIELDS = (
     "communication_seconds",
     "peak",
     "allocated",
+    "device_joules",
+    "host_joules",
     "stop",
 )
-"""What each rank tells the others about a step; NaN for unknown."""
+"""What each rank tells the others about a step; NaN for unknown. Joules count from the start of the process."""
 PRINT_INTERVAL_SECONDS = 1.0
 
 
@@ -43,8 +47,28 @@ def peak_device_bytes(device: torch.device) -> tuple[float, float]:
     return float(host_peak_bytes()), math.nan
 
 
-def step_event(step: int, rows: torch.Tensor, learning_rate: float) -> dict[str, Any]:
-    """Return the event of a step from the rows (ranks x FIELDS) of all ranks."""
+class Meters:
+    """What a rank reads beside its clock: memory, and energy since it started."""
+
+    def __init__(self, device: torch.device, *, counts_host: bool) -> None:
+        """``counts_host``: whether this rank is the one of its node that reads the host's energy."""
+        self._device = device
+        self.device_energy = device_meter(device)
+        self.host_energy: EnergyMeter | None = host_meter() if counts_host else None
+
+    def read(self) -> tuple[float, float, float, float]:
+        """Return peak, allocated, device_joules and host_joules of FIELDS (0 J for a host that another rank counts)."""
+        host = 0.0 if self.host_energy is None else self.host_energy.joules()
+        return *peak_device_bytes(self._device), self.device_energy.joules(), host
+
+    def origins(self) -> dict[str, str]:
+        """Return where the energies come from, or why they are unknown."""
+        host = "" if self.host_energy is None else self.host_energy.origin
+        return {"device_energy_origin": self.device_energy.origin, "host_energy_origin": host}
+
+
+def step_event(step: int, rows: torch.Tensor, learning_rate: float, num_samples: int) -> dict[str, Any]:
+    """Return the event of a step of ``num_samples`` sequences from the rows (ranks x FIELDS) of all ranks."""
     columns = dict(zip(FIELDS, rows.double().T.tolist(), strict=True))
     waits = [0.0 if math.isnan(c) else c for c in columns["communication_seconds"]]
     own = [
@@ -56,11 +80,16 @@ def step_event(step: int, rows: torch.Tensor, learning_rate: float) -> dict[str,
         "step": step,
         "loss": sum(columns["loss_sum"]) / sum(columns["tokens"]),
         "tokens": int(sum(columns["tokens"])),
+        "samples": num_samples,
         "step_seconds": max(columns["step_seconds"]),
+        "compute_seconds": max(own),
         "data_wait_seconds": max(columns["data_wait_seconds"]),
         "communication_seconds": _known(max(columns["communication_seconds"])),
+        "straggler_spread_seconds": max(own) - min(own),
         "peak_device_bytes": max(columns["peak"]),
         "peak_allocated_bytes": _known(max(columns["allocated"])),
+        "device_energy_joules": _known(sum(columns["device_joules"])),
+        "host_energy_joules": _known(sum(columns["host_joules"])),
         "rank_step_seconds": own,
         "learning_rate": learning_rate,
     }
@@ -75,15 +104,18 @@ class Telemetry:
 
     def __init__(self, run_directory: Path, rank: int, *, append: bool) -> None:
         self._stream = None
+        self._curves: Curves | None = None
         self._printed = -math.inf
         self._steps = 0
         self._peak = 0.0
+        self._energy: dict[str, float | None] = {"device_energy_joules": None, "host_energy_joules": None}
         if rank == 0:
             path = run_directory / METRICS_NAME
             try:
                 self._stream = path.open("a" if append else "w", encoding="utf-8")
             except OSError as problem:
                 raise TrainingError(f"{path} cannot be written: {problem.strerror}") from None
+            self._curves = Curves(run_directory)
 
     def _write(self, event: dict[str, Any]) -> None:
         if self._stream is not None:
@@ -91,7 +123,16 @@ class Telemetry:
             self._stream.write(text + "\n")
             self._stream.flush()
 
-    def start(self, *, strategy: str, world_size: int, backend: str, device: torch.device, num_parameters: int) -> None:
+    def start(
+        self,
+        *,
+        strategy: str,
+        world_size: int,
+        backend: str,
+        device: torch.device,
+        num_parameters: int,
+        meters: Meters,
+    ) -> None:
         """Write the start event."""
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         self._write(
@@ -102,6 +143,7 @@ class Telemetry:
                 "backend": backend,
                 "device": name,
                 "num_parameters": num_parameters,
+                **meters.origins(),
                 "time": time.time(),
             }
         )
@@ -112,9 +154,14 @@ class Telemetry:
         """Write a step event, and print it if the last print is a second ago."""
         self._steps = event["step"]
         self._peak = max(self._peak, event["peak_device_bytes"])
+        if self._stream is None:
+            return
+        self._energy = {key: event[key] for key in self._energy}
         self._write(event)
+        if self._curves is not None:
+            self._curves.step(event)
         now = time.perf_counter()
-        if self._stream is not None and now - self._printed >= PRINT_INTERVAL_SECONDS:
+        if now - self._printed >= PRINT_INTERVAL_SECONDS:
             self._printed = now
             print(describe(event), flush=True)
 
@@ -136,11 +183,14 @@ class Telemetry:
                 "reason": reason,
                 "peak_device_bytes": self._peak,
                 "host_rss_bytes": host_peak_bytes(),
+                **self._energy,
             }
         )
         print(f"{reason} after step {self._steps}", flush=True)
         self._stream.close()
         self._stream = None
+        if self._curves is not None:
+            self._curves.close()
 
 
 def _finite(value: Any) -> Any:

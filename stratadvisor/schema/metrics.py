@@ -8,25 +8,46 @@ RUN_FOLDER = "validation"
 METRICS_NAME = "metrics.jsonl"
 """Written by rank 0 to the directory in STRATADVISOR_RUN_DIR (default: run/ in the bundle)."""
 
-START_KEYS = ("event", "strategy", "world_size", "backend", "device", "num_parameters", "time")
-"""event = "start"."""
+START_KEYS = (
+    "event",  # "start"
+    "strategy",
+    "world_size",
+    "backend",
+    "device",
+    "num_parameters",
+    "device_energy_origin",  # what counts the devices' energy, or "unknown: " and why
+    "host_energy_origin",  # the same for processors and memory of the hosts
+    "time",  # seconds since 1970
+)
 
 STEP_KEYS = (
     "event",  # "step"
     "step",  # optimizer step, from 1
     "loss",  # mean over all ranks and tokens of the step
     "tokens",  # of all ranks in this step
+    "samples",  # sequences (or items) of all ranks in this step
     "step_seconds",  # wall time of the slowest rank's step
-    "data_wait_seconds",
+    "compute_seconds",  # own time of the slowest rank: neither waiting for data nor for communication
+    "data_wait_seconds",  # max over ranks
     "communication_seconds",  # exposed: time waited for communication, None when it cannot be told apart
+    "straggler_spread_seconds",  # own time of the slowest rank less that of the fastest
     "peak_device_bytes",  # max over ranks; torch.cuda.max_memory_reserved, or the process's peak RSS on CPU
     "peak_allocated_bytes",  # torch.cuda.max_memory_allocated; None on CPU
+    "device_energy_joules",  # of all devices since the start of the process; None when unknown
+    "host_energy_joules",  # of all hosts, whatever runs there, since the start of the process; None when unknown
     "rank_step_seconds",  # list: own compute time of each rank
     "learning_rate",
 )
 
-END_KEYS = ("event", "steps", "reason", "peak_device_bytes", "host_rss_bytes")
-"""event = "end"; reason: "completed", "interrupted"."""
+END_KEYS = (
+    "event",  # "end"
+    "steps",
+    "reason",  # "completed", "interrupted"
+    "peak_device_bytes",
+    "host_rss_bytes",
+    "device_energy_joules",  # as in the last step
+    "host_energy_joules",
+)
 
 ENVIRONMENT = {
     "STRATADVISOR_RUN_DIR": "directory for metrics and checkpoints",

@@ -132,6 +132,7 @@ nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
     return init_error;
 }
 nvmlReturn_t nvmlShutdown(void) { ready = 0; return SUCCESS; }
+nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 const char *nvmlErrorString(nvmlReturn_t code) {
     switch (code) {
     case NOT_SUPPORTED: return "Not Supported";
@@ -173,6 +174,24 @@ nvmlReturn_t nvmlDeviceGetName(device *d, char *out, unsigned size) {
     return text(d, "name", out, size);
 }
 nvmlReturn_t nvmlDeviceGetUUID(device *d, char *out, unsigned size) { return text(d, "uuid", out, size); }
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, device **out) {
+    char own[96];
+    for (int i = 0; ready && i < num_devices; i++)
+        if (text(devices[i], "uuid", own, sizeof own) == SUCCESS && !strcmp(own, uuid)) {
+            *out = devices[i];
+            return SUCCESS;
+        }
+    return ready ? NOT_FOUND : UNINITIALIZED;
+}
+/* energy_mj, and energy_mj_more for every reading before this one */
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(device *d, unsigned long long *out) {
+    static unsigned readings;
+    unsigned now = 0, more = 0;
+    nvmlReturn_t error = number(d, "energy_mj", &now);
+    number(d, "energy_mj_more", &more);
+    *out = now + (unsigned long long)more * readings++;
+    return error;
+}
 
 struct memory { unsigned long long total, free, used; };
 nvmlReturn_t nvmlDeviceGetMemoryInfo(device *d, struct memory *out) {

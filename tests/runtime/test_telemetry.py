@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from stratadvisor.runtime.config import TrainingError
-from stratadvisor.runtime.telemetry import FIELDS, METRICS_NAME, Telemetry, host_peak_bytes, step_event
+from stratadvisor.runtime.telemetry import FIELDS, METRICS_NAME, Meters, Telemetry, host_peak_bytes, step_event
 from stratadvisor.schema import metrics
 
 
@@ -29,8 +29,11 @@ def event() -> dict[str, object]:
             communication_seconds=[1.0, 0.5],
             peak=[100.0, 300.0],
             allocated=[math.nan, math.nan],
+            device_joules=[40.0, 60.0],
+            host_joules=[math.nan, 0.0],
         ),
         1e-3,
+        8,
     )
 
 
@@ -40,7 +43,9 @@ def written(path: Path) -> list[dict[str, object]]:
 
 def test_the_keys_are_those_of_the_schema(tmp_path: Path) -> None:
     log = Telemetry(tmp_path, 0, append=False)
-    log.start(strategy="ddp", world_size=2, backend="gloo", device=torch.device("cpu"), num_parameters=7)
+    cpu = torch.device("cpu")
+    meters = Meters(cpu, counts_host=False)
+    log.start(strategy="ddp", world_size=2, backend="gloo", device=cpu, num_parameters=7, meters=meters)
     log.step(event())
     assert len(written(tmp_path)) == 2  # each line is there at once
     log.end("completed")
@@ -51,6 +56,7 @@ def test_the_keys_are_those_of_the_schema(tmp_path: Path) -> None:
     assert metrics.METRICS_NAME == METRICS_NAME
     assert end["peak_device_bytes"] == 300.0
     assert end["steps"] == 3
+    assert end["device_energy_joules"] == 100.0
 
 
 def test_a_step_is_the_mean_over_tokens_and_the_slowest_rank() -> None:
@@ -60,12 +66,17 @@ def test_a_step_is_the_mean_over_tokens_and_the_slowest_rank() -> None:
     assert found["step_seconds"] == 3.0
     assert found["communication_seconds"] == 1.0
     assert found["rank_step_seconds"] == [2 - 0.25 - 1, 3 - 0.5 - 0.5]
+    assert found["compute_seconds"] == 3 - 0.5 - 0.5
+    assert found["straggler_spread_seconds"] == (3 - 0.5 - 0.5) - (2 - 0.25 - 1)
+    assert found["samples"] == 8
     assert found["peak_allocated_bytes"] is None
+    assert found["device_energy_joules"] == 40 + 60
+    assert found["host_energy_joules"] is None  # one host of two is unknown: their sum is
 
 
 def test_communication_that_cannot_be_told_apart_is_unknown() -> None:
     found = step_event(
-        1, rows(loss_sum=[1.0], tokens=[1.0], step_seconds=[2.0], communication_seconds=[math.nan]), 1e-3
+        1, rows(loss_sum=[1.0], tokens=[1.0], step_seconds=[2.0], communication_seconds=[math.nan]), 1e-3, 1
     )
     assert found["communication_seconds"] is None
     assert found["rank_step_seconds"] == [2.0]
@@ -73,7 +84,7 @@ def test_communication_that_cannot_be_told_apart_is_unknown() -> None:
 
 def test_a_loss_that_is_not_a_number_is_still_json(tmp_path: Path) -> None:
     log = Telemetry(tmp_path, 0, append=False)
-    log.step(step_event(1, rows(loss_sum=[math.inf], tokens=[1.0]), 1e-3))
+    log.step(step_event(1, rows(loss_sum=[math.inf], tokens=[1.0]), 1e-3, 1))
     assert written(tmp_path)[0]["loss"] is None
 
 
