@@ -43,7 +43,9 @@ def recommend(
     ] = None,
     total_tokens: Annotated[str | None, typer.Option("--total-tokens", help="Length of the run: 140B, 20M.")] = None,
     optimizer: Annotated[str, typer.Option("--optimizer", help="adamw, adamw8bit, adafactor, sgd, muon.")] = "adamw",
-    precision: Annotated[str, typer.Option("--precision", help="auto, fp32, bf16, fp16.")] = "auto",
+    precision: Annotated[
+        str, typer.Option("--precision", help="auto, fp32, bf16, fp16, bf16_pure (no fp32 copy).")
+    ] = "auto",
     objective: Annotated[str, typer.Option("--objective", help="time, cost or energy.")] = "time",
     price_per_device_hour: Annotated[float | None, typer.Option("--price-per-device-hour", min=0.0)] = None,
     max_staleness: Annotated[

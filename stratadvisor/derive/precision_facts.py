@@ -32,7 +32,7 @@ def derive(context: Context) -> Iterator[Fact]:
     elif asked == "fp32":
         yield known(name, True, "declared", "fp32 runs everywhere")
     else:
-        fact = bf16 if asked == "bf16" else fp16
+        fact = fp16 if asked == "fp16" else bf16
         yield fact.model_copy(update={"name": name})
 
 

@@ -16,7 +16,7 @@ SPECS = (
     spec("workload.scale", "text", "", "small (up to 1B parameters), medium (up to 10B), large"),
     spec("workload.method", "text", "", "full, lora or qlora"),
     spec("workload.optimizer", "text", "", "adamw, adamw8bit, adafactor, sgd or muon"),
-    spec("workload.precision", "text", "", "what the user asked for: auto, fp32, bf16 or fp16"),
+    spec("workload.precision", "text", "", "what the user asked for: auto, fp32, bf16, fp16 or bf16_pure"),
     spec("workload.max_staleness_steps", "number", "count", "largest gradient delay the user accepts; 0: exact only"),
     spec("workload.is_transformer", "boolean", "", "whether the model's layers are known, not only its totals"),
     spec("workload.global_batch_size", "number", "count", "sequences per optimizer step that the user asked for"),

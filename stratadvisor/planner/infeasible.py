@@ -64,6 +64,14 @@ def _changes(cluster: Cluster, workload: Workload) -> Iterator[str]:
         eight_bit = workload.model_copy(update={"optimizer": "adamw8bit"})
         if _feasible(cluster, eight_bit):
             yield "--optimizer adamw8bit"
+        elif _feasible(cluster, eight_bit.model_copy(update={"precision": "bf16_pure"})):
+            yield (
+                "--optimizer adamw8bit --precision bf16_pure (6 bytes per parameter instead of 16; without an fp32 copy"
+                " small updates are rounded away, so the loss may end higher)"
+            )
+    elif workload.method == "full" and workload.optimizer == "adamw8bit" and workload.precision != "bf16_pure":
+        if _feasible(cluster, workload.model_copy(update={"precision": "bf16_pure"})):
+            yield "--precision bf16_pure (without an fp32 copy small updates are rounded away, so the loss may end higher)"
     for method in ("lora", "qlora"):
         easier = {"full": 0, "lora": 1, "qlora": 2}
         if easier[method] > easier[workload.method] and workload.model.is_transformer:

@@ -23,7 +23,7 @@ node, delayed or periodic across; local_sgd: DiLoCo; asynchronous: parameter ser
 
 SETTABLE: dict[str, tuple[Literal["text", "boolean", "number"], tuple[str, ...]]] = {
     "family": ("text", FAMILIES),
-    "precision": ("text", ("fp32", "bf16", "fp16")),
+    "precision": ("text", ("fp32", "bf16", "fp16", "bf16_pure")),
     "offload_allowed": ("boolean", ()),
     "checkpointing_allowed": ("boolean", ()),
     "minimum_sharding": ("text", ("none", "optimizer", "gradients", "parameters")),

@@ -11,7 +11,7 @@ from stratadvisor.schema.base import Document, PositiveInt
 Method = Literal["full", "lora", "qlora"]
 Optimizer = Literal["adamw", "adamw8bit", "adafactor", "sgd", "muon"]
 Objective = Literal["time", "cost", "energy"]
-PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16"]
+PrecisionChoice = Literal["auto", "fp32", "bf16", "fp16", "bf16_pure"]
 Family = Literal["decoder", "encoder", "module"]
 
 

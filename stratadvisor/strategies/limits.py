@@ -7,6 +7,8 @@ from stratadvisor.schema.workload import Workload
 
 DIVIDING = frozenset({"fsdp2", "hsdp", "zero1", "zero2", "zero3", "zero_offload"})
 """Strategies that hand an optimizer flat parts of matrices."""
+SHARDING_PARAMETERS_IN_PLACE = ("fsdp2", "hsdp")
+"""Strategies whose shards are DTensors of the model's own parameters."""
 SERVER_OPTIMIZERS = ("adamw", "sgd", "adafactor")
 """Optimizers that the server of asynchronous SGD runs."""
 QUANTIZING_KINDS = ("cuda", "rocm")
@@ -18,6 +20,10 @@ def obstacle(strategy: str, cluster: Cluster, workload: Workload) -> str:
         return f"{workload.method} adapters are for transformers, which {workload.model.name} is not known to be"
     if workload.optimizer == "muon" and strategy in DIVIDING:
         return "muon works on whole matrices, which this strategy divides"
+    if workload.optimizer == "adamw8bit" and strategy in SHARDING_PARAMETERS_IN_PLACE:
+        return "8-bit kernels fail on FSDP2's shards (bitsandbytes issue 1633); ZeRO divides into plain tensors"
+    if workload.precision == "bf16_pure" and strategy == "zero_offload":
+        return "DeepSpeed's CPU optimizer keeps fp32 states, so nothing is pure bf16 with offload"
     if strategy == "async_sgd" and workload.optimizer not in SERVER_OPTIMIZERS:
         return f"the server of asynchronous SGD runs {', '.join(SERVER_OPTIMIZERS)}, not {workload.optimizer}"
     for node_class in cluster.classes:

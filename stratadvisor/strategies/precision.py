@@ -15,8 +15,9 @@ def choose_precision(cluster: Cluster, workload: Workload) -> tuple[MixedPrecisi
     """
     devices = [c.device for c in cluster.classes]
     if workload.precision != "auto":
-        lacking = [d.name for d in devices if not _takes(d, workload.precision)]
-        problem = f"{lacking[0]} has no {workload.precision} matrix units" if lacking else ""
+        units = workload.precision.removesuffix("_pure")
+        lacking = [d.name for d in devices if not _takes(d, units)]
+        problem = f"{lacking[0]} has no {units} matrix units" if lacking else ""
         return workload.precision, problem
     if any(d.kind == "cpu" for d in devices):
         return ("bf16" if all(_bf16_is_faster(d) for d in devices) else "fp32"), ""
