@@ -24,7 +24,7 @@ from stratadvisor.schema.workload import (
     PrecisionChoice,
     Workload,
 )
-from stratadvisor.units import parse_quantity
+from stratadvisor.units import Dimension, parse_quantity
 
 if TYPE_CHECKING:
     from stratadvisor.emit.targets import Targets
@@ -227,6 +227,7 @@ def make_workload(
     objective: str = "time",
     price_per_device_hour: float | None = None,
     max_staleness_steps: int = 64,
+    grid_intensity: str | None = None,
 ) -> Workload:
     """Return the workload of the command line's options.
 
@@ -252,6 +253,7 @@ def make_workload(
             raise UsageError(f"--global-batch-tokens {global_batch_tokens} is less than one sequence of {length}")
     if objective == "cost" and price_per_device_hour is None:
         raise UsageError("--objective cost needs --price-per-device-hour")
+    grid = None if grid_intensity is None else _positive("--grid-intensity", grid_intensity, "grams_per_kilowatt_hour")
     try:
         return Workload(
             model=shape,
@@ -265,6 +267,7 @@ def make_workload(
             objective=objective,
             max_staleness_steps=max_staleness_steps,
             price_per_device_hour=price_per_device_hour,
+            grid_carbon_grams_per_kilowatt_hour=grid,
         )
     except ValidationError as problem:
         raise UsageError(store.first_problem(problem)) from None
@@ -277,8 +280,12 @@ def default_sequence_length(shape: ModelShape) -> int:
 
 
 def _count(option: str, text: str) -> float:
+    return _positive(option, text, "count")
+
+
+def _positive(option: str, text: str, dimension: Dimension) -> float:
     try:
-        value = parse_quantity(text, "count")
+        value = parse_quantity(text, dimension)
     except ValueError as problem:
         raise UsageError(f"{option}: {problem}") from None
     if value <= 0:

@@ -10,7 +10,7 @@ import math
 import re
 from typing import Literal
 
-Dimension = Literal["bytes", "bytes_per_second", "seconds", "flops_per_second", "count"]
+Dimension = Literal["bytes", "bytes_per_second", "seconds", "flops_per_second", "count", "grams_per_kilowatt_hour"]
 
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
@@ -33,6 +33,7 @@ _EXAMPLES = {
     "seconds": "2ms or 30min",
     "flops_per_second": "312TFLOP/s",
     "count": "7B or 350M",
+    "grams_per_kilowatt_hour": "400gCO2/kWh",
 }
 
 
@@ -85,6 +86,9 @@ def parse_quantity(text: str, dimension: Dimension) -> float:
     elif dimension == "flops_per_second":
         match = re.fullmatch(r"([kKMGTP]?)(?:FLOP/s|FLOPS|FLOPs|FLOPs/s|FLOP/sec)", unit)
         factor = _DECIMAL[match.group(1)] if match else None
+    elif dimension == "grams_per_kilowatt_hour":
+        match = re.fullmatch(r"(k?)g(?:CO2(?:eq?)?)?/([kM])Wh", unit)
+        factor = (1e3 if match.group(1) else 1.0) / (1e3 if match.group(2) == "M" else 1.0) if match else None
     else:
         factor = _TIME.get(unit)
     if factor is None:

@@ -48,6 +48,9 @@ def recommend(
     ] = "auto",
     objective: Annotated[str, typer.Option("--objective", help="time, cost or energy.")] = "time",
     price_per_device_hour: Annotated[float | None, typer.Option("--price-per-device-hour", min=0.0)] = None,
+    grid_intensity: Annotated[
+        str | None, typer.Option("--grid-intensity", help="CO2 of the electricity: 400gCO2/kWh.")
+    ] = None,
     max_staleness: Annotated[
         int, typer.Option("--max-staleness", min=0, max=10_000, help="Largest accepted gradient delay; 0: exact only.")
     ] = 64,
@@ -109,6 +112,7 @@ def recommend(
         objective=objective,
         price_per_device_hour=price_per_device_hour,
         max_staleness_steps=max_staleness,
+        grid_intensity=grid_intensity,
     )
     if profile is None:
         profile = measured()

@@ -13,6 +13,14 @@ BUSY_SHARE = (0.60, 0.85, 1.0)
 """The same while it computes; large products run into the limit, memory-bound work stays under it."""
 
 
+JOULES_PER_KILOWATT_HOUR = 3.6e6
+
+
+def carbon_grams(joules: float, grams_per_kilowatt_hour: float) -> float:
+    """Return the CO2 of an amount of electricity, in grams."""
+    return joules / JOULES_PER_KILOWATT_HOUR * grams_per_kilowatt_hour
+
+
 def busy_fraction(time: TimeEstimate) -> float:
     """Return the share of the step in which a device computes."""
     waiting = ("exposed_communication", "tensor_parallel", "pipeline_bubble", "data_wait", "straggler", "offload")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratadvisor.costs.energy import step_energy_joules
+from stratadvisor.costs.energy import carbon_grams, step_energy_joules
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate, Span
 from stratadvisor.schema.plan import Interval, Prediction
@@ -19,6 +19,8 @@ def predict(chosen: Candidate, part: Cluster, workload: Workload) -> Prediction:
     time = chosen.time
     steps = max(1, round(run_steps(workload, chosen.global_batch_size) * (1 + chosen.extra_steps_fraction)))
     calibrated = any(calibration(part.calibration_time_ratios, c, chosen.strategy) is not None for c in part.classes)
+    energy = _energy(chosen, part)
+    grid = workload.grid_carbon_grams_per_kilowatt_hour
     return Prediction(
         step_seconds=interval(time.step_seconds),
         tokens_per_second=_per(time.step_seconds, time.tokens_per_step),
@@ -26,7 +28,9 @@ def predict(chosen: Candidate, part: Cluster, workload: Workload) -> Prediction:
         run_seconds=interval(chosen.run_seconds),
         run_tokens=run_tokens(workload) * (1 + chosen.extra_steps_fraction),
         run_steps=steps,
-        energy_joules=_energy(chosen, part),
+        energy_joules=energy,
+        energy_joules_per_thousand_samples=_scaled(energy, 1000 / (steps * chosen.global_batch_size)),
+        carbon_grams=_scaled(energy, None if grid is None else carbon_grams(1.0, grid)),
         cost=_cost(chosen, workload),
         time_terms_seconds=time.terms_seconds,
         exposed_communication_fraction=min(1.0, max(0.0, time.exposed_communication_fraction)),
@@ -38,6 +42,13 @@ def predict(chosen: Candidate, part: Cluster, workload: Workload) -> Prediction:
 def interval(span: Span) -> Interval:
     """Return the document form of a span."""
     return Interval(low=span.low, likely=span.likely, high=span.high)
+
+
+def _scaled(amount: Interval | None, factor: float | None) -> Interval | None:
+    """Return an interval times a factor; None where either is unknown."""
+    if amount is None or factor is None:
+        return None
+    return Interval(low=amount.low * factor, likely=amount.likely * factor, high=amount.high * factor)
 
 
 def _per(step: Span, amount: float) -> Interval:

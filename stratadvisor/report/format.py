@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from stratadvisor.schema.base import Reading
 from stratadvisor.schema.plan import Interval
+from stratadvisor.schema.validation import ValidationResult
 
 UNKNOWN = "unknown"
 
@@ -45,3 +46,20 @@ def energy(joules: float) -> str:
     if kilowatt_hours >= 0.1:
         return f"{kilowatt_hours:.3g} kWh"
     return f"{joules:.3g} J"
+
+
+def mass(grams: float) -> str:
+    """Return grams, kilograms or tonnes."""
+    for factor, unit in ((1e6, "t"), (1e3, "kg")):
+        if grams >= factor:
+            return f"{grams / factor:.3g} {unit}"
+    return f"{grams:.3g} g"
+
+
+def measured_energy(result: ValidationResult) -> str:
+    """Return what a run's counters say of a thousand samples, and whose counters they are."""
+    joules, carbon = result.energy_joules_per_thousand_samples, result.carbon_grams_per_thousand_samples
+    said = UNKNOWN if joules is None else f"{energy(joules)} per thousand samples"
+    if carbon is not None:
+        said += f", {mass(carbon)} of CO2 at the given grid intensity"
+    return f"{said} ({result.energy_origin})"

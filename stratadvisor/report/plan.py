@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from stratadvisor.report.console import console, heading, safe, wrapped
-from stratadvisor.report.format import bar, energy, interval, percent
+from stratadvisor.report.format import bar, energy, interval, mass, percent
 from stratadvisor.report.trace import clause_text
 from stratadvisor.schema.plan import NodeGroup, Plan
 from stratadvisor.units import format_bytes, format_count, format_seconds
@@ -133,7 +133,12 @@ def _time(out: Console, plan: Plan) -> None:
     length = f"{format_count(p.run_tokens)} tokens, {p.run_steps} steps"
     _row(out, "whole run", f"{interval(p.run_seconds, format_seconds)} for {length}")
     if p.energy_joules is not None:
-        _row(out, "energy", f"{interval(p.energy_joules, energy)} of the devices")
+        each = p.energy_joules_per_thousand_samples
+        samples = "" if each is None else f", {energy(each.likely)} per thousand samples"
+        _row(out, "energy", f"{interval(p.energy_joules, energy)} of the devices by their power limits{samples}")
+        if p.carbon_grams is not None:
+            grid = plan.workload.grid_carbon_grams_per_kilowatt_hour
+            _row(out, "CO2", f"{interval(p.carbon_grams, mass)} at {grid:g} g/kWh (given)")
     else:
         _row(out, "energy", "unknown: no power figure for this device")
     if p.cost is not None:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stratadvisor.report.console import console, heading, safe, wrapped
-from stratadvisor.report.format import percent
+from stratadvisor.report.format import measured_energy, percent
 from stratadvisor.schema.plan import Interval
 from stratadvisor.schema.validation import RunConfigOutcome, ValidationResult
 from stratadvisor.units import format_bytes, format_count, format_seconds
@@ -45,6 +45,10 @@ def _result(out: Console, result: ValidationResult) -> None:
             out.print(Text(line.rstrip()))
     if result.data_wait_fraction is not None:
         wrapped(out, f"waiting for data: {percent(result.data_wait_fraction)} of the step")
+    if result.straggler_fraction is not None:
+        wrapped(out, f"slowest rank behind the fastest: {percent(result.straggler_fraction)} of the step")
+    if result.energy_origin:
+        wrapped(out, f"energy (measured): {measured_energy(result)}")
     if result.loss_first is not None and result.loss_last is not None:
         trend = {True: "falling", False: "NOT falling", None: "too few steps to say whether it falls"}
         wrapped(out, f"loss: {result.loss_first:.3f} -> {result.loss_last:.3f}, {trend[result.loss_falling]}")

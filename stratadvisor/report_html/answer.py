@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from stratadvisor.report.format import UNKNOWN, energy, interval, percent
+from stratadvisor.report.format import UNKNOWN, energy, interval, mass, measured_energy, percent
 from stratadvisor.report.plan import TITLES
 from stratadvisor.report_html.markup import Html, Section, e, join, lines, tag
 from stratadvisor.report_html.subject import Subject
@@ -20,6 +20,9 @@ def title_of(subject: Subject) -> str:
         name = subject.plan.workload.model.name
         size = name.removeprefix("chosen for ")
         return f"How to train {name}" if size == name else f"How to train a model of {size} parameters"
+    if subject.comparison is not None and subject.outcome is None:
+        first = subject.comparison.clusters[0]
+        return f"Clusters for {first.plan.workload.model.name}" if first.plan else "Clusters compared"
     if subject.outcome is not None:
         return f"Validation run of {subject.outcome.results[0].strategy}"
     name = subject.profile.name if subject.profile else ""
@@ -30,6 +33,9 @@ def lead(subject: Subject) -> Html:
     """Return the answer in a few lines."""
     if subject.plan is not None:
         return _plan_lead(subject.plan)
+    if subject.comparison is not None and subject.outcome is None:
+        names = ", ".join(entry.name for entry in subject.comparison.clusters if not entry.what_if)
+        return tag("p", e(f"One model planned on {names}; nothing was run."), class_="lead")
     if subject.outcome is not None:
         return tag("p", e("Predicted beside measured, without the plan: give the bundle to see it too."), class_="lead")
     profile = subject.profile
@@ -104,6 +110,7 @@ def numbers(plan: Plan) -> Html:
         ),
         _predicted(f"whole run of {format_count(p.run_tokens)} tokens", p.run_seconds, format_seconds, "", origin),
         _predicted("energy of the devices", p.energy_joules, energy, "no power figure of this device", origin),
+        _predicted("CO2 of the devices", p.carbon_grams, mass, "no grid intensity was given", origin),
         _predicted("cost", p.cost, "{:,.0f}".format, "no price was given", origin),
         class_="numbers",
     )
@@ -173,6 +180,10 @@ def _validated(outcome: RunConfigOutcome) -> list[str]:
         said.append(f"It was scaled down from the plan: {first.proxy}.")
     if first.data_wait_fraction is not None:
         said.append(f"Waiting for data: {percent(first.data_wait_fraction)} of a step (measured).")
+    if first.straggler_fraction is not None:
+        said.append(f"The slowest rank is {percent(first.straggler_fraction)} of a step behind the fastest (measured).")
+    if first.energy_origin:
+        said.append(f"Energy (measured): {measured_energy(first)}.")
     if first.loss_first is not None and first.loss_last is not None:
         trend = {True: "falling", False: "NOT falling", None: "too few steps to say whether it falls"}[
             first.loss_falling

@@ -177,6 +177,11 @@ class Prediction(Document):
     run_tokens: float
     run_steps: PositiveInt
     energy_joules: Interval | None = None
+    """Of the devices over the run; hosts, switches and cooling are not in it."""
+    energy_joules_per_thousand_samples: Interval | None = None
+    """The same for a thousand sequences (or items)."""
+    carbon_grams: Interval | None = None
+    """CO2 of energy_joules at the grid intensity the user gave; None without it."""
     cost: Interval | None = None
     """In the currency of --price-per-device-hour; None without it."""
     time_terms_seconds: dict[str, float] = Field(default_factory=dict)

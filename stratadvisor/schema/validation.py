@@ -65,6 +65,15 @@ class ValidationResult(Document):
     comparisons: tuple[Comparison, ...] = ()
     data_wait_fraction: float | None = None
     communication_fraction: float | None = None
+    """Exposed: time that a step waits for it."""
+    straggler_fraction: float | None = None
+    """Own time of the slowest rank less that of the fastest, over the step."""
+    energy_joules_per_thousand_samples: float | None = None
+    """Of devices and hosts, as far as counters are readable."""
+    energy_origin: str = ""
+    """What was counted, and why the rest is unknown."""
+    carbon_grams_per_thousand_samples: float | None = None
+    """CO2 at the grid intensity given with the plan; None without one or without a counter."""
     loss_first: float | None = None
     loss_last: float | None = None
     loss_falling: bool | None = None

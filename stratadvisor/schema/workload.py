@@ -87,6 +87,8 @@ class Workload(Document):
     max_staleness_steps: int = Field(default=64, ge=0)
     """Largest gradient delay the user accepts; 0 forbids every method that is not exact."""
     price_per_device_hour: float | None = Field(default=None, gt=0)
+    grid_carbon_grams_per_kilowatt_hour: float | None = Field(default=None, gt=0)
+    """CO2 of the electricity, as the user gave it; None: emissions are not stated."""
 
     @model_validator(mode="after")
     def _fits_positions(self) -> Workload:

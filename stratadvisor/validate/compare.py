@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 from stratadvisor.schema.plan import Interval, NodeGroup, Plan
 from stratadvisor.schema.validation import Comparison
+from stratadvisor.validate.energy import MeasuredEnergy, measured_energy
 from stratadvisor.validate.metrics import RunMetrics, column, number
 
 MIN_STEPS_FOR_LOSS = 6
@@ -21,6 +22,8 @@ class Measured:
     peak_device_bytes: float | None
     data_wait_fraction: float | None
     communication_fraction: float | None
+    straggler_fraction: float | None
+    energy: MeasuredEnergy
     loss_first: float | None
     loss_last: float | None
     loss_falling: bool | None
@@ -60,6 +63,8 @@ def measure(metrics: RunMetrics, plan: Plan) -> Measured:
         peak_device_bytes=max(peaks, default=None),
         data_wait_fraction=_share(warm, "data_wait_seconds"),
         communication_fraction=_share(warm, "communication_seconds"),
+        straggler_fraction=_share(warm, "straggler_spread_seconds"),
+        energy=measured_energy(metrics, warm),
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses else None,
         loss_falling=falling,

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from stratadvisor.costs.energy import carbon_grams
 from stratadvisor.errors import StratadvisorError
 from stratadvisor.schema.metrics import METRICS_NAME, RUN_FOLDER
 from stratadvisor.schema.plan import Plan
@@ -112,6 +113,10 @@ def _result(
         comparisons=comparisons(plan, measured) if metrics.steps else (),
         data_wait_fraction=measured.data_wait_fraction,
         communication_fraction=measured.communication_fraction,
+        straggler_fraction=measured.straggler_fraction,
+        energy_joules_per_thousand_samples=measured.energy.joules_per_thousand_samples,
+        energy_origin=measured.energy.origin,
+        carbon_grams_per_thousand_samples=_carbon(plan, measured.energy.joules_per_thousand_samples),
         loss_first=measured.loss_first,
         loss_last=measured.loss_last,
         loss_falling=measured.loss_falling,
@@ -122,6 +127,11 @@ def _result(
         notes=tuple(notes),
         step_seconds=tuple(column(metrics.steps, "step_seconds")),
     )
+
+
+def _carbon(plan: Plan, joules: float | None) -> float | None:
+    grid = plan.workload.grid_carbon_grams_per_kilowatt_hour
+    return None if joules is None or grid is None else carbon_grams(joules, grid)
 
 
 def _log(path: Path) -> str:

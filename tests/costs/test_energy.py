@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from time_cases import CPU, gpu, nodes, work
 
-from stratadvisor.costs.energy import BUSY_SHARE, IDLE_SHARE, busy_fraction, step_energy_joules
+from stratadvisor.costs.energy import BUSY_SHARE, IDLE_SHARE, busy_fraction, carbon_grams, step_energy_joules
 from stratadvisor.schema.layout import Span, TimeEstimate
 
 HALF_BUSY = TimeEstimate(
@@ -42,3 +42,7 @@ def test_fewer_devices_take_their_share_and_unknown_power_is_unknown() -> None:
     assert one is not None
     assert one.likely == pytest.approx(whole.likely / 8)
     assert step_energy_joules(HALF_BUSY, work(nodes(CPU, 1, 2))) is None
+
+
+def test_a_kilowatt_hour_makes_the_grams_of_the_grid():
+    assert carbon_grams(1000 * 3600 * 2.5, 400.0) == 2.5 * 400

@@ -119,6 +119,20 @@ def test_a_run_costs_its_device_hours() -> None:
     assert plan.predicted.cost.likely == pytest.approx(2.0 * plan.parallelism.world_size * hours)
 
 
+def test_emissions_are_energy_times_the_given_intensity() -> None:
+    workload = Workload(model=SMALL, grid_carbon_grams_per_kilowatt_hour=300.0)
+    predicted = plan_for(NODE, workload, family="synchronous").predicted
+    assert predicted.energy_joules is not None
+    assert predicted.carbon_grams is not None
+    assert predicted.carbon_grams.high == pytest.approx(predicted.energy_joules.high / 3.6e6 * 300)
+    without = plan_for(NODE, Workload(model=SMALL), family="synchronous")
+    assert without.predicted.carbon_grams is None
+    assert without.predicted.energy_joules_per_thousand_samples is not None
+    samples = without.predicted.run_steps * without.batch.global_batch_size
+    each = without.predicted.energy_joules_per_thousand_samples.likely
+    assert each == pytest.approx(predicted.energy_joules.likely * 1000 / samples)
+
+
 def test_what_is_cheapest_never_takes_more_device_hours_than_what_is_fastest() -> None:
     where = cluster(nodes(gpu("A100-80GB"), count=4), between=10 * GIGABIT)
 
