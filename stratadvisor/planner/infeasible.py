@@ -23,6 +23,7 @@ SMALLER_SHARE = 0.8
 FIRST_TRIES = ("single", "ddp", "fsdp2", "hsdp", "zero2", "zero3", "zero_offload")
 """Strategies that decide whether something fits at all; the others need more memory than one of these."""
 SHOWN = 3
+SCORES_SHARE = 0.25
 HELD_SHARE = 0.05
 """Memory of an idle device that its driver and a display may keep."""
 
@@ -47,7 +48,18 @@ def _message(workload: Workload, candidates: tuple[Candidate, ...]) -> str:
     )
     if moved_out is not None and moved_out is not nearest:
         message += f"; with offload, {moved_out.infeasible_reason}"
-    return message
+    return message + _scores(nearest)
+
+
+def _scores(nearest: Candidate) -> str:
+    """Return what the scores of the loss take where they are much of what is needed, and how to do without them."""
+    scores, peak = nearest.memory.terms_bytes.get("logits", 0.0), nearest.memory.peak_bytes.likely
+    if scores < SCORES_SHARE * peak:
+        return ""
+    return (
+        f"; {format_bytes(scores)} of it are the scores of the loss (tokens x vocabulary), which neither sharding nor"
+        " offload divides: a chunked or fused cross-entropy in the model does without them"
+    )
 
 
 def _changes(cluster: Cluster, workload: Workload) -> Iterator[str]:
@@ -60,18 +72,7 @@ def _changes(cluster: Cluster, workload: Workload) -> Iterator[str]:
     shorter = _shorter_sequence(cluster, workload)
     if shorter is not None:
         yield f"--seq-len {shorter}"
-    if workload.method == "full" and workload.optimizer == "adamw":
-        eight_bit = workload.model_copy(update={"optimizer": "adamw8bit"})
-        if _feasible(cluster, eight_bit):
-            yield "--optimizer adamw8bit"
-        elif _feasible(cluster, eight_bit.model_copy(update={"precision": "bf16_pure"})):
-            yield (
-                "--optimizer adamw8bit --precision bf16_pure (6 bytes per parameter instead of 16; without an fp32 copy"
-                " small updates are rounded away, so the loss may end higher)"
-            )
-    elif workload.method == "full" and workload.optimizer == "adamw8bit" and workload.precision != "bf16_pure":
-        if _feasible(cluster, workload.model_copy(update={"precision": "bf16_pure"})):
-            yield "--precision bf16_pure (without an fp32 copy small updates are rounded away, so the loss may end higher)"
+    yield from _smaller_states(cluster, workload)
     for method in ("lora", "qlora"):
         easier = {"full": 0, "lora": 1, "qlora": 2}
         if easier[method] > easier[workload.method] and workload.model.is_transformer:
@@ -90,6 +91,24 @@ def _changes(cluster: Cluster, workload: Workload) -> Iterator[str]:
     smaller = _smaller_model(cluster, workload)
     if smaller is not None:
         yield f"a model of about {format_count(smaller)} parameters"
+
+
+def _smaller_states(cluster: Cluster, workload: Workload) -> Iterator[str]:
+    """Yield recipes of full training that hold fewer bytes per parameter."""
+    if workload.method != "full" or workload.optimizer not in ("adamw", "adamw8bit"):
+        return
+    eight_bit = {"optimizer": "adamw8bit"}
+    if workload.optimizer == "adamw" and _feasible(cluster, workload.model_copy(update=eight_bit)):
+        yield "--optimizer adamw8bit"
+        return
+    if workload.precision == "bf16_pure":
+        return
+    if _feasible(cluster, workload.model_copy(update={"precision": "bf16_pure", **eight_bit})):
+        first = "--optimizer adamw8bit " if workload.optimizer == "adamw" else ""
+        yield (
+            f"{first}--precision bf16_pure (6 bytes per parameter, but without an fp32 copy small updates are rounded away,"
+            " so the loss may end higher)"
+        )
 
 
 def _freed(cluster: Cluster) -> tuple[Cluster, str]:

@@ -43,6 +43,7 @@ def test_every_proposed_change_really_fits() -> None:
         more = re.match(r"(\d+) devices like A100-80GB \((\d+) nodes", proposal)
         smaller = re.match(r"a model of about ([0-9.]+[BM]) parameters", proposal)
         optimizer = re.fullmatch(r"--optimizer adamw8bit", proposal)
+        pure = re.match(r"--optimizer adamw8bit --precision bf16_pure \(", proposal)
         if method:
             plan_for(where, Workload.model_validate({"model": SEVEN, "method": method.group(1)}))
         elif more:
@@ -52,6 +53,8 @@ def test_every_proposed_change_really_fits() -> None:
             plan_for(where, Workload(model=shape_for_size(parse_quantity(smaller.group(1), "count"))))
         elif optimizer:
             plan_for(where, Workload(model=SEVEN, optimizer="adamw8bit"))
+        elif pure:
+            plan_for(where, Workload(model=SEVEN, optimizer="adamw8bit", precision="bf16_pure"))
         else:
             pytest.fail(f"a change that this test does not know: {proposal}")
 
