@@ -14,6 +14,7 @@ ENGINES = {
     "hierarchical": "hierarchical",
     "fsdp2": "fsdp2",
     "hsdp": "hsdp",
+    "tp_fsdp2": "tp_fsdp2",
     "zero1": "deepspeed",
     "zero2": "deepspeed",
     "zero3": "deepspeed",
@@ -74,6 +75,7 @@ def train_config(plan: Plan) -> dict[str, object]:
     if engine is None:
         raise EmitError(f"no training program knows the strategy {plan.strategy[:60]!r}")
     workload, memory, synchronization = plan.workload, plan.memory, plan.synchronization
+    tensor = plan.parallelism.tensor_parallel_degree
     return {
         "strategy": plan.strategy,
         "engine": engine,
@@ -99,6 +101,7 @@ def train_config(plan: Plan) -> dict[str, object]:
         "global_batch_size": plan.batch.global_batch_size,
         "shard_degree": plan.parallelism.data_parallel_shard_degree,
         "replicate_degree": plan.parallelism.data_parallel_replicate_degree,
+        **({"tensor_parallel_degree": tensor} if tensor > 1 else {}),
         "optimizer_offload": memory.optimizer_offload,
         "parameter_offload": memory.parameter_offload,
         "mode": synchronization.mode,

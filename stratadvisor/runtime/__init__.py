@@ -32,6 +32,7 @@ MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
     "hsdp": (*_CORE, "fsdp.py"),
     "hierarchical": (*_CORE, "compression.py", "ddp.py", "hierarchical.py", "local.py"),
     "deepspeed": (*_CORE, "deepspeed_engine.py"),
+    "tp_fsdp2": (*_CORE, "fsdp.py", "tensor_parallel.py"),
     "diloco": (*_CORE, "compression.py", "diloco.py", "local.py"),
     "async_sgd": (*_CORE, "async_sgd.py", "compression.py", "local.py", "parameter_server.py"),
 }

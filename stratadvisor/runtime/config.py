@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 Scalar = str | int | float | bool
-EngineName = Literal["single", "ddp", "fsdp2", "hsdp", "hierarchical", "deepspeed", "diloco", "async_sgd"]
-LOCKSTEP_ENGINES = ("fsdp2", "hsdp", "deepspeed")
+EngineName = Literal["single", "ddp", "fsdp2", "hsdp", "tp_fsdp2", "hierarchical", "deepspeed", "diloco", "async_sgd"]
+LOCKSTEP_ENGINES = ("fsdp2", "hsdp", "tp_fsdp2", "deepspeed")
 """Their collectives run in every micro-batch, so every rank must do the same number of micro-batches."""
 
 
@@ -89,6 +89,8 @@ class TrainConfig:
     """Sequences per optimizer step over all devices; 0: the sum of the groups' shares, else checked against it."""
     shard_degree: int = 1
     replicate_degree: int = 1
+    tensor_parallel_degree: int = 1
+    """Neighbouring ranks that share every layer and take the same samples (engine tp_fsdp2)."""
     optimizer_offload: Literal["none", "cpu", "nvme"] = "none"
     parameter_offload: Literal["none", "cpu", "nvme"] = "none"
     mode: Literal["synchronous", "hierarchical", "local_sgd", "asynchronous"] = "synchronous"
@@ -221,7 +223,8 @@ def _check(config: TrainConfig) -> None:
     """Prove what types cannot say."""
     if not config.groups:
         raise ConfigError("groups must name at least one group of nodes")
-    for key in ("sequence_length", "lora_rank", "shard_degree", "replicate_degree", "sync_interval_steps"):
+    degrees = ("shard_degree", "replicate_degree", "tensor_parallel_degree")
+    for key in ("sequence_length", "lora_rank", *degrees, "sync_interval_steps"):
         if getattr(config, key) < 1:
             raise ConfigError(f"{key} must be at least 1, not {getattr(config, key)}")
     for key in (
@@ -241,7 +244,9 @@ def _check(config: TrainConfig) -> None:
         raise ConfigError(f"learning_rate must be positive, not {config.learning_rate:g}")
     for index, group in enumerate(config.groups):
         _check_group(group, f"groups[{index}]")
+    _check_tensor_parallel(config)
     shares = sum(g.num_nodes * g.devices_per_node * g.batch_per_device for g in config.groups)
+    shares //= config.tensor_parallel_degree
     if config.global_batch_size not in (0, shares):
         raise ConfigError(
             f"global_batch_size is {config.global_batch_size}, but the shares of the groups sum to {shares}"
@@ -252,6 +257,20 @@ def _check(config: TrainConfig) -> None:
             f"engine {config.engine} needs the same gradient_accumulation_steps in every group, not {counts}:"
             " its collectives run in every micro-batch"
         )
+
+
+def _check_tensor_parallel(config: TrainConfig) -> None:
+    degree = config.tensor_parallel_degree
+    if degree == 1:
+        return
+    if config.engine != "tp_fsdp2":
+        raise ConfigError(f"tensor_parallel_degree {degree} needs the engine tp_fsdp2, not {config.engine}")
+    for index, group in enumerate(config.groups):
+        if group.devices_per_node % degree:
+            raise ConfigError(
+                f"groups[{index}].devices_per_node ({group.devices_per_node}) must be a multiple of"
+                f" tensor_parallel_degree ({degree}), so that ranks which share a layer share a node"
+            )
 
 
 def _check_group(group: GroupConfig, place: str) -> None:

@@ -41,6 +41,8 @@ class Context:
     """Sequences per optimizer step."""
     micro_batches: int
     """Micro-batches per optimizer step of this rank."""
+    ranks_per_sample: int = 1
+    """Neighbouring ranks that take the same samples: the tensor-parallel degree."""
     control: Any = None
     """Process group over gloo for host-side values; None in a single process."""
     store: Any = None
@@ -58,7 +60,12 @@ class Context:
     @property
     def global_batch_size(self) -> int:
         """Sequences of all ranks in one optimizer step."""
-        return sum(self.batch_of_rank)
+        return sum(self.shares)
+
+    @property
+    def shares(self) -> list[int]:
+        """Sequences of each data-parallel rank in one optimizer step."""
+        return list(self.batch_of_rank[:: self.ranks_per_sample])
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """Return the values (host, same shape everywhere) of all ranks, stacked by rank."""
@@ -220,3 +227,4 @@ def _context(
         control=control,
         store=store,
     )
+        ranks_per_sample=config.tensor_parallel_degree,

@@ -23,6 +23,7 @@ CLASSES = {
     "ddp": ("ddp", "DDPEngine"),
     "fsdp2": ("fsdp", "FSDPEngine"),
     "hsdp": ("fsdp", "FSDPEngine"),
+    "tp_fsdp2": ("tensor_parallel", "TensorParallelEngine"),
     "hierarchical": ("hierarchical", "HierarchicalEngine"),
     "deepspeed": ("deepspeed_engine", "DeepSpeedEngine"),
     "diloco": ("diloco", "DiLoCoEngine"),

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -32,11 +32,8 @@ class FSDPEngine(Engine):
         if self.config.method == "qlora" or self.config.parameter_offload == "nvme":
             raise ConfigError("FSDP2 has neither 4-bit weights nor NVMe offload here: use single, ddp or deepspeed")
         shard = self._shard_degree()
-        replicate = self.context.world_size // shard
-        if replicate > 1:
-            mesh = init_device_mesh(self.device.type, (replicate, shard), mesh_dim_names=("replicate", "shard"))
-        else:
-            mesh = init_device_mesh(self.device.type, (shard,), mesh_dim_names=("shard",))
+        replicate = self.context.world_size // (shard * self.config.tensor_parallel_degree)
+        mesh = self._mesh(replicate, shard)
         self._replicated = replicate > 1
         self._shard_group = mesh.get_group("shard")
         offload = "cpu" in (self.config.parameter_offload, self.config.optimizer_offload)
@@ -54,6 +51,11 @@ class FSDPEngine(Engine):
 
     def _shard_degree(self) -> int:
         world_size = self.context.world_size
+    def _mesh(self, replicate: int, shard: int) -> DeviceMesh:
+        if replicate > 1:
+            return init_device_mesh(self.device.type, (replicate, shard), mesh_dim_names=("replicate", "shard"))
+        return init_device_mesh(self.device.type, (shard,), mesh_dim_names=("shard",))
+
         if self.config.engine == "fsdp2":
             return world_size
         if world_size % self.config.shard_degree:

@@ -108,8 +108,8 @@ class Loop:
         self.batches = data.batches(
             dataset,
             config,
-            list(context.batch_of_rank),
-            context.rank,
+            context.shares,
+            context.rank // context.ranks_per_sample,
             num_micro_batches=context.micro_batches,
             start_sample=self.position.samples,
         )
@@ -191,7 +191,9 @@ class Loop:
         clock = self.engine.clock
         waits = math.nan if record.waits is None else sum(clock.seconds(a, b) for a, b in record.waits)
         seconds = clock.seconds(record.start, record.end)
-        values = (float(record.loss), record.tokens, seconds, record.data_wait_seconds, waits)
+        # ranks that took the same samples each count for a part of them
+        loss, tokens = (float(value) / self.context.ranks_per_sample for value in (record.loss, record.tokens))
+        values = (loss, tokens, seconds, record.data_wait_seconds, waits)
         return torch.tensor([*values, *self.meters.read(), float(self.stop.raised)], dtype=torch.float64)
 
     def _report(self, *, keep: int) -> bool:

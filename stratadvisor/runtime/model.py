@@ -53,9 +53,10 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return attention of (batch, length, hidden)."""
         batch, length, _ = x.shape
-        query = self.query(x).view(batch, length, self.heads, self.head_dim).transpose(1, 2)
-        key = self.key(x).view(batch, length, self.groups, self.head_dim).transpose(1, 2)
-        value = self.value(x).view(batch, length, self.groups, self.head_dim).transpose(1, 2)
+        # -1: all heads, or this rank's part of them under tensor parallelism
+        query = self.query(x).view(batch, length, -1, self.head_dim).transpose(1, 2)
+        key = self.key(x).view(batch, length, -1, self.head_dim).transpose(1, 2)
+        value = self.value(x).view(batch, length, -1, self.head_dim).transpose(1, 2)
         if self.rotary:
             exponents = torch.arange(0, self.head_dim, 2, device=x.device, dtype=torch.float32) / self.head_dim
             angles = torch.arange(length, device=x.device, dtype=torch.float32)[:, None] * ROPE_BASE**-exponents
