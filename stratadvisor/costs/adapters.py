@@ -10,14 +10,15 @@ from stratadvisor.schema.layout import Layout
 def base_bytes_per_parameter(counts: ParameterCounts, local: RankParameters, layout: Layout, recipe: Recipe) -> float:
     """Return bytes per parameter of the weights; of a frozen base, averaged over what is 4-bit, 16-bit and fp32.
 
-    The runtime stores the adapted matrices of a frozen base in 16 bits (LoRA) or NF4 (QLoRA); embedding, head, norms
-    and stacked experts stay as they are.
+    The runtime stores the adapted matrices of a frozen base in 16 bits (LoRA) or NF4 (QLoRA), and stacked experts,
+    which get no adapters, in 16 bits; embedding, head and norms stay as they are.
     """
     if layout.method == "full" or not counts.adapted_per_layer or not local.total:
         return recipe.weight
     adapted = min(1.0, local.layers * counts.adapted_per_layer / layout.tensor_parallel_degree / local.total)
     small = NF4_BYTES if layout.method == "qlora" else float(recipe.compute)
-    return adapted * small + (1 - adapted) * recipe.weight
+    experts = min(1 - adapted, local.experts / local.total)
+    return adapted * small + experts * recipe.compute + (1 - adapted - experts) * recipe.weight
 
 
 def trained_parameters(counts: ParameterCounts, local: RankParameters, layout: Layout) -> float:

@@ -198,13 +198,17 @@ def initial_value(
 
 
 def cast_storage(model: nn.Module, config: TrainConfig) -> None:
-    """Store in 16 bit what the plan stores so: everything for bf16_pure, the frozen weights under adapters."""
+    """Store in 16 bit what the plan stores so: everything for bf16_pure, frozen weights of layers under adapters."""
     if config.precision == "bf16_pure":
         model.to(torch.bfloat16)
-    elif config.method == "lora" and config.precision != "fp32":
+    elif config.method != "full" and config.precision != "fp32":
+        small = COMPUTE_TYPES[config.precision]
         for module in model.modules():
-            if isinstance(module, LoRALinear):
-                module.base.to(COMPUTE_TYPES[config.precision])
+            if isinstance(module, LoRALinear) and config.method == "lora":
+                module.base.to(small)
+        for parameter in model.parameters():
+            if parameter.ndim == 3 and not parameter.requires_grad:  # stacked experts: most of a mixture's weights
+                parameter.data = parameter.data.to(small)
 
 
 def create(config: TrainConfig, context: Context, model: nn.Module) -> Engine:

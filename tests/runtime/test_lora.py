@@ -44,3 +44,20 @@ def test_frozen_weights_are_stored_in_16_bit_and_adapters_are_not() -> None:
 def test_qlora_without_a_gpu_says_what_to_use() -> None:
     with pytest.raises(ConfigError, match="qlora needs a GPU"):
         model.build(parse(configuration(method="qlora")))
+
+
+def test_stacked_experts_of_a_frozen_mixture_are_stored_in_16_bit_too() -> None:
+    shape = configuration()["model"] | {"num_experts": 4, "num_experts_per_token": 2}
+    config = parse(configuration(method="lora", precision="bf16", model=shape))
+    module = model.build(config)
+    cast_storage(module, config)
+    stacked = [p for p in module.parameters() if p.ndim == 3]
+    assert len(stacked) == 2 * 3  # gate, up and down of two layers
+    assert {p.dtype for p in stacked} == {torch.bfloat16}
+    materialize(module, torch.device("cpu"), seed=0)
+    tokens = torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = module(tokens[:, :-1], tokens[:, 1:])
+    loss.backward()
+    ups = [p for name, p in module.named_parameters() if name.endswith("adapter_up")]
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in ups)
