@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from stratadvisor import pipeline
 from stratadvisor.errors import ProfileError, StratadvisorError, UsageError
 from stratadvisor.schema.base import Reading
-from stratadvisor.schema.plan import Plan
+from stratadvisor.schema.comparison import ComparedCluster
 from stratadvisor.schema.profile import ClusterProfile, DeviceProfile, NodeProfile
 from stratadvisor.schema.workload import Workload
 from stratadvisor.units import format_rate
@@ -16,16 +15,6 @@ from stratadvisor.units import format_rate
 MAX_CLUSTERS = 20
 ASSUMED_NETWORK_BYTES_PER_SECOND = 25e9
 """200 Gb/s for a node more, where nobody said how the nodes would be joined; the entry's name says it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One cluster's answer."""
-
-    name: str
-    plan: Plan | None
-    reason: str = ""
-    """Why there is no plan."""
 
 
 def read_cluster(text: str) -> tuple[str, ClusterProfile]:
@@ -42,8 +31,14 @@ def read_cluster(text: str) -> tuple[str, ClusterProfile]:
 
 
 def compare(
-    clusters: tuple[tuple[str, ClusterProfile], ...], workload: Workload, prices: tuple[float, ...] = ()
-) -> tuple[Entry, ...]:
+    clusters: tuple[tuple[str, ClusterProfile], ...],
+    workload: Workload,
+    prices: tuple[float, ...] = (),
+    *,
+    what_if: bool = False,
+    overlays: tuple[Path, ...] = (),
+    progress: pipeline.Progress | None = None,
+) -> tuple[ComparedCluster, ...]:
     """Return one plan for each cluster; ``prices`` are per device and hour, one for all or one for each.
 
     Raises:
@@ -52,19 +47,32 @@ def compare(
     """
     if len(clusters) > MAX_CLUSTERS:
         raise UsageError(f"{len(clusters)} clusters to compare; give at most {MAX_CLUSTERS}")
-    if len(prices) not in (0, 1, len(clusters)):
-        raise UsageError(
-            f"{len(prices)} prices for {len(clusters)} clusters", hint="give --price once, or once for each"
-        )
+    check_prices(len(clusters), prices)
     entries = []
     for position, (name, profile) in enumerate(clusters):
+        if progress is not None:
+            progress(f"planning on {name}", position / len(clusters))
         price = prices[min(position, len(prices) - 1)] if prices else None
         priced = workload.model_copy(update={"price_per_device_hour": price}) if price is not None else workload
         try:
-            entries.append(Entry(name=name, plan=pipeline.recommend(profile, priced).plan))
+            plan = pipeline.recommend(profile, priced, overlays=overlays).plan
+            entries.append(ComparedCluster(name=name, what_if=what_if, plan=plan))
         except StratadvisorError as problem:
-            entries.append(Entry(name=name, plan=None, reason=problem.message))
+            entries.append(ComparedCluster(name=name, what_if=what_if, reason=problem.message))
+    if progress is not None and clusters:
+        progress("planned", 1.0)
     return tuple(entries)
+
+
+def check_prices(number: int, prices: tuple[float, ...]) -> None:
+    """Refuse prices that are neither one for all clusters nor one for each.
+
+    Raises:
+        UsageError: some other number.
+
+    """
+    if len(prices) not in (0, 1, number):
+        raise UsageError(f"{len(prices)} prices for {number} clusters", hint="give --price once, or once for each")
 
 
 def variations(name: str, profile: ClusterProfile) -> tuple[tuple[str, ClusterProfile], ...]:

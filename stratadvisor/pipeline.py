@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float | None], None]
 SOURCE_NAME = ".cluster-source"
 """Beside a bundle: which profile the plan came from, so that a calibration reaches it. Not part of the plan."""
+COMPARISON_NAME = "comparison.json"
+"""Beside a bundle: the same model on other clusters (``recommend --vs``), for ``report``."""
 COMPARE_FOLDER, PROXY_FOLDER = "compare", "proxy"
 RESULT_NAME = "result.json"
 """Beside the metrics of the last run-config: its whole outcome, for ``report``."""

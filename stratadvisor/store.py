@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from stratadvisor.errors import ProfileError, StratadvisorError
+from stratadvisor.errors import ProfileError, StratadvisorError, UsageError
 from stratadvisor.schema.plan import PLAN_SCHEMA_VERSION, Plan
 from stratadvisor.schema.profile import PROFILE_SCHEMA_VERSION, ClusterProfile
 
@@ -142,6 +142,8 @@ def read_profile(path: Path) -> ClusterProfile:
 
 def read_plan(path: Path) -> Plan:
     """Return the plan in a JSON file."""
+    if not path.exists():
+        raise UsageError(f"there is no plan at {path}", hint="write one with stratadvisor recommend")
     data = parse_json(read_text(path, StratadvisorError), path, StratadvisorError)
     _check_version(data, PLAN_SCHEMA_VERSION, path, StratadvisorError)
     return validate(Plan, data, path, StratadvisorError)

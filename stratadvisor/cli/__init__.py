@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import traceback
+from typing import Any
 
 INTERNAL_ERROR_EXIT = 70
 INTERRUPTED_EXIT = 130
@@ -44,7 +45,11 @@ def run(arguments: list[str]) -> int:
         return 1
     except Exception as error:  # the last line of defence: a person gets a sentence, not a traceback
         if hasattr(error, "format_message"):
-            show_error(error.format_message(), _usage_hint(error))
+            context = getattr(error, "ctx", None)
+            if context is not None and type(error).__name__ == "NoArgsIsHelpError":
+                print(context.get_help())  # noqa: T201
+                return 0
+            show_error(error.format_message(), *_usage_hints(context))
             return int(getattr(error, "exit_code", 2))
         if type(error).__name__ == "Abort":
             show_error("aborted", "")
@@ -59,6 +64,9 @@ def run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _usage_hint(error: Exception) -> str:
-    context = getattr(error, "ctx", None)
-    return f"{context.command_path} --help shows the options" if context is not None else ""
+def _usage_hints(context: Any) -> tuple[str, ...]:
+    if context is None:
+        return ()
+    example = getattr(context.command, "epilog", None) or ""
+    shown = f"{context.command_path} --help shows the options"
+    return (example, shown) if example.startswith("Example") else (shown,)

@@ -39,15 +39,34 @@ def _root(
         raise typer.Exit
 
 
-app.command("probe", help=probe.HELP, epilog=probe.EXAMPLE)(probe.probe)
-app.command("recommend", help=recommend.HELP, epilog=recommend.EXAMPLE)(recommend.recommend)
-app.command("run-config", help=run_config.HELP, epilog=run_config.EXAMPLE)(run_config.run_config)
-app.command("check", help=check.HELP, epilog=check.EXAMPLE)(check.check)
-app.command("compare", help=compare.HELP, epilog=compare.EXAMPLE)(compare.compare)
-app.command("explain", help=explain.HELP, epilog=explain.EXAMPLE)(explain.explain)
-app.command("report", help=report.HELP, epilog=report.EXAMPLE)(report.report)
-app.command("backtest", help=backtest.HELP, epilog=backtest.EXAMPLE)(backtest.backtest)
-app.command("schema", help=schema.HELP, epilog=schema.EXAMPLE)(schema.schema)
+app.command("probe", help=probe.HELP, short_help="Measure this machine or these nodes.", epilog=probe.EXAMPLE)(
+    probe.probe
+)
+app.command(
+    "recommend", help=recommend.HELP, short_help="Decide, explain, write files that start.", epilog=recommend.EXAMPLE
+)(recommend.recommend)
+app.command(
+    "run-config",
+    help=run_config.HELP,
+    short_help="Run the files briefly: predicted beside measured.",
+    epilog=run_config.EXAMPLE,
+)(run_config.run_config)
+app.command(
+    "check", help=check.HELP, short_help="Find wrong keys in another tool's configuration.", epilog=check.EXAMPLE
+)(check.check)
+app.command("compare", help=compare.HELP, short_help="Plan one model on several clusters.", epilog=compare.EXAMPLE)(
+    compare.compare
+)
+app.command("explain", help=explain.HELP, short_help="Show why a plan is as it is.", epilog=explain.EXAMPLE)(
+    explain.explain
+)
+app.command("report", help=report.HELP, short_help="Write one HTML page.", epilog=report.EXAMPLE)(report.report)
+app.command(
+    "backtest", help=backtest.HELP, short_help="Predict measured runs and print the errors.", epilog=backtest.EXAMPLE
+)(backtest.backtest)
+app.command("schema", help=schema.HELP, short_help="Print a document's JSON schema.", epilog=schema.EXAMPLE)(
+    schema.schema
+)
 app.add_typer(rules.app, name="rules", help="The flowchart: read it, check it, run its examples, draw it.")
 
 

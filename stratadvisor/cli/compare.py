@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,11 +34,15 @@ def compare(
     what_if: Annotated[
         bool, typer.Option("--what-if", help="Add one more node, a network twice as fast, twice the memory.")
     ] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print names and plans on standard output.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the comparison (JSON), which report draws.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print the comparison on standard output.")] = False,
 ) -> None:
     """Plan one model on several clusters."""
-    from stratadvisor import comparison, pipeline
-    from stratadvisor.cli.console import echo_json
+    from stratadvisor import comparison, pipeline, store
+    from stratadvisor.cli.console import echo_json, note, progress_line
+    from stratadvisor.schema.comparison import Comparison
 
     shape = pipeline.resolve_model(model_size=model_size, model=model)
     prices = tuple(price or ())
@@ -51,19 +56,19 @@ def compare(
         price_per_device_hour=prices[0] if prices else None,
     )
     named = [comparison.read_cluster(text) for text in clusters]
-    entries = comparison.compare(tuple(named), workload, prices)
+    progress = progress_line()
+    entries = comparison.compare(tuple(named), workload, prices, progress=progress)
     if what_if:
         more = comparison.variations(*named[0])
-        entries += comparison.compare(more, workload, prices[:1])
+        entries += comparison.compare(more, workload, prices[:1], what_if=True, progress=progress)
+    found = Comparison(clusters=entries)
+    if output is not None:
+        store.write_document(output, found)
     if json_output:
-        import json
-
-        rows = [
-            {"name": e.name, "reason": e.reason, "plan": e.plan.model_dump(mode="json") if e.plan else None}
-            for e in entries
-        ]
-        echo_json(json.dumps(rows, indent=2) + "\n")
+        echo_json(store.dump(found))
         return
     from stratadvisor.report.comparison import show_comparison
 
-    show_comparison(entries)
+    show_comparison(found)
+    if output is not None:
+        note(f"written to {output}; draw it with: stratadvisor report {output}")

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from stratadvisor.plain import one_line, safe_json, sentence
 
 
-def show_error(message: str, hint: str) -> None:
+def show_error(message: str, *hints: str) -> None:
     """Print one error sentence, and what to do next."""
     print(f"stratadvisor: {sentence(message)}", file=sys.stderr)  # noqa: T201
-    if hint:
-        print(f"  {sentence(hint)}", file=sys.stderr)  # noqa: T201
+    for hint in hints:
+        if hint:
+            print(f"  {sentence(hint)}", file=sys.stderr)  # noqa: T201
 
 
 def note(message: str) -> None:

@@ -41,6 +41,10 @@ def probe(
     from stratadvisor import pipeline
     from stratadvisor.cli.console import echo_json, note, progress_line
 
+    if not output.parent.is_dir():  # said before a minute of measuring, not after
+        raise UsageError(f"{output.parent} is not a directory", hint="create it first, or name another --output")
+    if output.is_dir():
+        raise UsageError(f"{output} is a directory", hint="name a file, for example --output cluster.json")
     if merge and hosts is not None:
         raise UsageError("--merge and --hosts both say where profiles come from", hint="give one of them")
     if merge:

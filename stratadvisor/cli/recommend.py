@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from stratadvisor.schema.profile import ClusterProfile
+    from stratadvisor.lint.start import Start
+    from stratadvisor.pipeline import Recommendation
+    from stratadvisor.schema.comparison import Comparison
 
-HELP = "Decide how to train a model on a cluster, explain it on one screen, write files that start."
+HELP = (
+    "Decide how to train a model on a cluster, explain it on one screen, write files that start."
+    " With nothing given: this machine, and the largest usual model that trains on it within a week."
+)
 EXAMPLE = "Example: stratadvisor recommend --model-size 7B --gpus 2x8xA100-80GB --inter-node 200Gb/s"
 DEFAULT_BUNDLE = Path("stratadvisor-bundle")
 
@@ -21,7 +27,10 @@ def recommend(
         str | None, typer.Option("--model", help="Catalog name, config.json (Hugging Face) or pkg.module:factory.")
     ] = None,
     cluster: Annotated[
-        Path | None, typer.Option("--cluster", "-c", help="Profile (JSON) or cluster file (TOML); default: probe now.")
+        Path | None,
+        typer.Option(
+            "--cluster", "-c", help="Profile (JSON) or cluster file (TOML); default: cluster.json here, or probe now."
+        ),
     ] = None,
     gpus: Annotated[str | None, typer.Option("--gpus", help="Hardware you do not have: [NODESx]COUNTxTYPE,...")] = None,
     inter_node: Annotated[
@@ -31,7 +40,7 @@ def recommend(
         str | None, typer.Option("--intra-node", help="Rate inside a node, per device, one direction: 300GB/s.")
     ] = None,
     method: Annotated[str, typer.Option("--method", help="full, lora or qlora.")] = "full",
-    lora_rank: Annotated[int, typer.Option("--lora-rank", min=1, max=4096)] = 16,
+    lora_rank: Annotated[int, typer.Option("--lora-rank", min=1, max=4096, help="Of lora and qlora.")] = 16,
     seq_len: Annotated[
         int | None, typer.Option("--seq-len", min=1, max=16_777_216, help="Tokens per sequence.")
     ] = None,
@@ -47,7 +56,15 @@ def recommend(
         str, typer.Option("--precision", help="auto, fp32, bf16, fp16, bf16_pure (no fp32 copy).")
     ] = "auto",
     objective: Annotated[str, typer.Option("--objective", help="time, cost or energy.")] = "time",
-    price_per_device_hour: Annotated[float | None, typer.Option("--price-per-device-hour", min=0.0)] = None,
+    price: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--price",
+            "--price-per-device-hour",
+            min=0.0,
+            help="Of a device for an hour; with --vs once for each cluster.",
+        ),
+    ] = None,
     grid_intensity: Annotated[
         str | None, typer.Option("--grid-intensity", help="CO2 of the electricity: 400gCO2/kWh.")
     ] = None,
@@ -68,6 +85,10 @@ def recommend(
             help="Further files for other tools, in targets/: all, or a list such as accelerate,lightning,slurm.",
         ),
     ] = None,
+    vs: Annotated[
+        list[str] | None,
+        typer.Option("--vs", help="Compare with this cluster: a file or [NODESx]COUNTxTYPE[@RATE]; may be repeated."),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the bundle.")] = DEFAULT_BUNDLE,
     no_write: Annotated[bool, typer.Option("--no-write", help="Answer only; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files of the bundle that were edited.")] = False,
@@ -78,29 +99,30 @@ def recommend(
     json_output: Annotated[bool, typer.Option("--json", help="Print the plan on standard output.")] = False,
 ) -> None:
     """Decide how to train a model on a cluster."""
-    from stratadvisor import pipeline
-    from stratadvisor.cli.console import echo_json, note, progress_line
+    from stratadvisor import pipeline, store, usual_model
+    from stratadvisor.cli.at_hand import cluster_at_hand
+    from stratadvisor.cli.console import echo_json, note
+    from stratadvisor.cli.versus import read_others, versus
 
     overlays = pipeline.overlay_folders(tuple(overlay or ()))
-    shape = pipeline.resolve_model(model_size=model_size, model=model)
+    named = model_size is not None or model is not None
+    shape = pipeline.resolve_model(model_size=model_size, model=model) if named else None
     profile = pipeline.load_cluster(cluster=cluster, gpus=gpus, inter_node=inter_node, intra_node=intra_node)
 
-    def measured() -> ClusterProfile:
-        note("no --cluster or --gpus: measuring this machine first")
-        return pipeline.probe_node(progress=progress_line())
-
+    others = read_others(vs or [])
     start = None
     if from_file is not None:
         from stratadvisor.cli.start import begin
 
-        profile = profile or measured()
+        if profile is None:
+            profile, cluster = cluster_at_hand()
         start = begin(from_file, profile)
         if global_batch_size is None and global_batch_tokens is None:
             global_batch_size = start.global_batch_size
         precision = start.precision or precision if precision == "auto" else precision
         optimizer = start.optimizer or optimizer if optimizer == "adamw" else optimizer
-    workload = pipeline.make_workload(
-        shape,
+    make_workload = partial(
+        pipeline.make_workload,
         method=method,
         lora_rank=lora_rank,
         sequence_length=seq_len,
@@ -110,12 +132,18 @@ def recommend(
         optimizer=optimizer,
         precision=precision,
         objective=objective,
-        price_per_device_hour=price_per_device_hour,
+        price_per_device_hour=price[0] if price else None,
         max_staleness_steps=max_staleness,
         grid_intensity=grid_intensity,
     )
+    # the options are checked before a minute of measuring, not after
+    workload = make_workload(shape or pipeline.resolve_model(model_size=usual_model.SIZES[0], model=None))
     if profile is None:
-        profile = measured()
+        profile, cluster = cluster_at_hand()
+    if shape is None:
+        shape, said = usual_model.usual_model(profile, make_workload)
+        note(said)
+        workload = make_workload(shape)
     result = pipeline.recommend(profile, workload, overlays=overlays, strategy=strategy)
     targets = pipeline.choose_targets(result.plan, target, overlays=overlays)
     verdicts: tuple[tuple[str, str], ...] = ()
@@ -125,18 +153,31 @@ def recommend(
         )
     for sentence in targets.refused:
         note(sentence)
+    compared = None
+    if others:
+        name = gpus if gpus is not None else str(cluster) if cluster is not None else "this machine"
+        compared = versus(name, result, others, tuple(price or ()), overlays)
+        if not no_write:
+            store.write_document(output / pipeline.COMPARISON_NAME, compared)
     if json_output:
-        from stratadvisor.store import dump
-
-        echo_json(dump(result.plan))
+        echo_json(store.dump(result.plan if compared is None else compared))
         return
     from stratadvisor.report.plan import show_plan
-    from stratadvisor.report.trace import show_trace
 
     show_plan(result.plan, bundle=None if no_write else output, verdicts=verdicts)
+    _show_further(result, start, compared, explain)
+
+
+def _show_further(result: Recommendation, start: Start | None, compared: Comparison | None, explain: bool) -> None:
+    if compared is not None:
+        from stratadvisor.report.comparison import show_comparison
+
+        show_comparison(compared)
     if start is not None:
         from stratadvisor.cli.start import show_changes
 
         show_changes(start, result)
     if explain:
+        from stratadvisor.report.trace import show_trace
+
         show_trace(result.plan)

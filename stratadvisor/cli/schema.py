@@ -12,12 +12,15 @@ EXAMPLE = "Example: stratadvisor schema plan > plan.schema.json"
 
 
 def schema(
-    document: Annotated[str | None, typer.Argument(help="profile, plan, validation or lock; none lists them.")] = None,
+    document: Annotated[
+        str | None, typer.Argument(help="profile, plan, validation, comparison or lock; none lists them.")
+    ] = None,
 ) -> None:
     """Print a JSON schema."""
     from pydantic import BaseModel
 
     from stratadvisor.errors import UsageError
+    from stratadvisor.schema.comparison import Comparison
     from stratadvisor.schema.emission import Lock
     from stratadvisor.schema.plan import Plan
     from stratadvisor.schema.profile import ClusterProfile
@@ -27,6 +30,7 @@ def schema(
         "profile": (ClusterProfile, "cluster.json, and `probe --json`"),
         "plan": (Plan, "plan.json, and `recommend --json`"),
         "validation": (RunConfigOutcome, "`run-config --json`"),
+        "comparison": (Comparison, "comparison.json, and `compare --json`"),
         "lock": (Lock, "stratadvisor.lock.json"),
     }
     if document is None:

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from stratadvisor.catalog import devices as device_catalog
 from stratadvisor.catalog import links as link_catalog
@@ -99,11 +99,27 @@ def read_cluster_file(path: Path) -> ClusterProfile:
     try:
         declared = DeclaredCluster.model_validate(data)
     except ValidationError as problem:
-        raise ProfileError(f"{path}: {first_problem(problem)}", hint="docs/cluster-file.md lists the keys") from None
+        raise ProfileError(f"{path}: {_problem(problem)}", hint="docs/cluster-file.md lists the keys") from None
     try:
         return _profile(declared, str(path), ProfileError)
     except ValidationError as problem:
         raise ProfileError(f"{path}: {first_problem(problem)}") from None
+
+
+def _problem(error: ValidationError) -> str:
+    """Return the first problem; a key that does not exist goes before one that is missing, with its nearest name."""
+    for problem in error.errors(include_url=False, include_input=False):
+        if problem["type"] != "extra_forbidden":
+            continue
+        *above, key = (str(part)[:80] for part in problem["loc"])
+        table: type[BaseModel] = DeclaredCluster
+        if above:
+            table = DeclaredDevice if above[-1] == "device" else DeclaredNode
+        near = difflib.get_close_matches(key, table.model_fields, n=1, cutoff=0.5)
+        place = f" in node {int(above[1]) + 1}" if len(above) > 1 and above[1].isdigit() else ""
+        meant = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(table.model_fields)}"
+        return f"there is no key {key!r}{place}{meant}"
+    return first_problem(error)
 
 
 def parse_gpus(gpus: str, *, inter_node: str | None = None, intra_node: str | None = None) -> ClusterProfile:
@@ -191,7 +207,9 @@ def _device(
     spec = device_catalog.lookup(kind)
     memory = _quantity(declared.memory, "bytes", f"{where}: device.memory", error)
     if spec is None and not memory.known:
-        near = difflib.get_close_matches(kind, device_catalog.names(), n=3, cutoff=0.4)
+        near = device_catalog.suggestions(kind) or tuple(
+            difflib.get_close_matches(kind, device_catalog.names(), n=3, cutoff=0.4)
+        )
         more = f"nearest known: {', '.join(near)}; " if near else ""
         raise error(
             f"{where}: no device {kind[:80]!r} in the catalog",

@@ -149,7 +149,10 @@ def _left_out(chosen: Candidate, groups: Admission, cluster: Cluster, workload: 
     ratio = ranking.value(best, cluster, workload.objective) / ranking.value(chosen, cluster, workload.objective)
     unit = {"time": "of the time", "cost": "of the device hours", "energy": "of the energy"}[workload.objective]
     title = STRATEGIES[best.strategy].title
-    return [f"{idle} of {cluster.num_devices} devices are left out: with all of them, {title} takes {ratio:.0%} {unit}"]
+    left = f"{idle} of {cluster.num_devices} devices are left out: with all of them, {title}"
+    if abs(ratio - 1) < 0.005:
+        return [f"{left} gains nothing that the prediction can tell"]
+    return [f"{left} takes {ratio:.0%} {unit}"]
 
 
 def _or_part(

@@ -2,54 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from rich.console import Console
+from rich.text import Text
 
 from stratadvisor.report.console import console, heading, wrapped
 from stratadvisor.report.format import energy
-from stratadvisor.schema.plan import Plan
+from stratadvisor.schema.comparison import ComparedCluster, Comparison
+from stratadvisor.schema.plan import Interval, Prediction
 from stratadvisor.units import format_count, format_seconds
 
-
-class Named(Protocol):
-    """A cluster's name and its plan, or the reason for having none."""
-
-    @property
-    def name(self) -> str:
-        """How the cluster is called."""
-
-    @property
-    def plan(self) -> Plan | None:
-        """Its plan."""
-
-    @property
-    def reason(self) -> str:
-        """Why there is none."""
+ROW = "    {:<8}{:<6}{:<20}{:<9}{:<10}{:<6}{:<10}{:<5}"
+UNKNOWN = "unknown"
 
 
-def show_comparison(entries: Sequence[Named]) -> None:
-    """Print one block for each cluster, each against the first that has a plan."""
+def show_comparison(found: Comparison) -> None:
+    """Print a table of two lines for each cluster; a figure's ratio to the first cluster's stands behind it."""
     out = console()
-    base = next((e.plan for e in entries if e.plan is not None), None)
-    for entry in entries:
-        out.print(heading(entry.name))
-        plan = entry.plan
-        if plan is None or base is None:
-            wrapped(out, f"no plan: {entry.reason}", style="yellow")
-            continue
-        predicted = plan.predicted
-        wrapped(out, f"{plan.parallelism.world_size} devices, {plan.strategy}: {plan.variant}")
-        run = predicted.run_seconds
-        words = [
-            f"run {format_seconds(run.likely)} ({format_seconds(run.low)} to {format_seconds(run.high)})",
-            f"{format_count(predicted.tokens_per_second.likely)} tokens per second",
-        ]
-        if plan is not base:
-            words.append(f"{run.likely / base.predicted.run_seconds.likely:.2f} x the time of the first")
-        if predicted.energy_joules is not None:
-            words.append(f"energy {energy(predicted.energy_joules.likely)}")
-        if predicted.cost is not None:
-            words.append(f"cost {predicted.cost.likely:,.0f}")
-            if plan is not base and base.predicted.cost is not None:
-                words[-1] += f" ({predicted.cost.likely / base.predicted.cost.likely:.2f} x)"
-        wrapped(out, ", ".join(words))
+    base = next((e.plan.predicted for e in found.clusters if e.plan is not None), None)
+    out.print(Text(ROW.format("run", "x", "90 % range", "tokens/s", "energy", "x", "cost", "x").rstrip(), style="bold"))
+    for entry in found.clusters:
+        if not entry.what_if:
+            _entry(out, entry, base)
+    if any(e.what_if for e in found.clusters):
+        out.print(heading("what a little more of the first would buy"))
+    for entry in found.clusters:
+        if entry.what_if:
+            _entry(out, entry, base)
+
+
+def _entry(out: Console, entry: ComparedCluster, base: Prediction | None) -> None:
+    if entry.plan is None or base is None:
+        wrapped(out, f"{entry.name}: no plan: {entry.reason}", style="yellow")
+        return
+    plan, p = entry.plan, entry.plan.predicted
+    wrapped(out, f"{entry.name}: {plan.parallelism.world_size} devices, {plan.strategy}, {plan.variant}")
+    line = ROW.format(
+        format_seconds(p.run_seconds.likely),
+        ratio(p.run_seconds, base.run_seconds),
+        f"{format_seconds(p.run_seconds.low)} .. {format_seconds(p.run_seconds.high)}",
+        format_count(p.tokens_per_second.likely),
+        UNKNOWN if p.energy_joules is None else energy(p.energy_joules.likely),
+        ratio(p.energy_joules, base.energy_joules),
+        "no price" if p.cost is None else f"{p.cost.likely:,.0f}",
+        ratio(p.cost, base.cost),
+    )
+    out.print(Text(line.rstrip()))
+
+
+def ratio(value: Interval | None, first: Interval | None) -> str:
+    """Return a figure over the first cluster's, nothing where one of them is unknown."""
+    if value is None or first is None or first.likely <= 0:
+        return ""
+    return f"{value.likely / first.likely:.2f}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from stratadvisor.report.console import console, heading, safe, wrapped
 from stratadvisor.report.format import bar, energy, interval, mass, percent
@@ -175,7 +177,7 @@ def _others(out: Console, plan: Plan) -> None:
         wrapped(out, f"{other.strategy} ({other.variant}): {ratio:.2f} x the time to the target{outside}{reason}")
     rest = Counter(a.strategy for a in shown[MAX_ALTERNATIVES:])
     if rest:
-        wrapped(out, f"and {', '.join(rest)} (explain shows them)")
+        wrapped(out, f"further: {', '.join(rest)} (stratadvisor explain --why-not {next(iter(rest))} says why)")
     for flip in plan.flips:
         wrapped(out, f"would change: {flip.fact} is {flip.now}; at {flip.threshold}, {flip.then} wins")
 
@@ -188,4 +190,6 @@ def _files(out: Console, bundle: Path, verdicts: tuple[tuple[str, str], ...]) ->
     for verdict, paths in by_verdict.items():
         top = list(dict.fromkeys(p.split("/")[0] + ("/" if "/" in p else "") for p in paths))
         wrapped(out, f"{verdict}: {', '.join(top)}")
-    wrapped(out, f"start with: bash {bundle}/launch.sh    check with: stratadvisor run-config {bundle}")
+    named = shlex.quote(str(bundle))
+    for label, command in (("check", f"stratadvisor run-config {named}"), ("start", f"bash {named}/launch.sh")):
+        out.print(Text(f"  {label:<11}{safe(command)}"), soft_wrap=True)  # one line: it is there to be copied

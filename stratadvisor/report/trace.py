@@ -48,8 +48,10 @@ def show_why_not(plan: Plan, strategy: str) -> None:
         return
     found = [a for a in plan.alternatives if a.strategy == strategy]
     if not found:
-        names = ", ".join(sorted({a.strategy for a in plan.alternatives}))
-        raise UsageError(f"the plan says nothing about {strategy[:40]!r}", hint=f"it knows {names}")
+        names = ", ".join(sorted({plan.strategy, *(a.strategy for a in plan.alternatives)}))
+        raise UsageError(
+            f"{strategy[:40]!r} was no candidate on this cluster (or is no strategy)", hint=f"candidates were {names}"
+        )
     for other in found:
         out.print(heading(f"{other.strategy}: {other.variant}"))
         if other.run_seconds is not None:

@@ -99,4 +99,6 @@ def provenance(subject: Subject) -> Html:
         said.append(f"profile shown {store.digest(subject.profile)}")
     if subject.outcome is not None:
         said.append(f"validation result {store.digest(subject.outcome)}")
+    if subject.comparison is not None:
+        said.append(f"comparison {store.digest(subject.comparison)}")
     return tag("p", e("; ".join(said) + "."))

@@ -13,6 +13,7 @@ from stratadvisor.report_html import (
     bandwidth,
     charts,
     cluster_map,
+    comparison,
     findings,
     flowchart,
     memory,
@@ -61,6 +62,9 @@ def sections(subject: Subject, rules: RuleSet | None) -> tuple[Section, ...]:
                 beside=ranking.not_chosen(plan),
             )
         )
+    if subject.comparison is not None:
+        compared = comparison.figures(subject.comparison)
+        found.append(Section(key="clusters-compared", title="Other clusters", figures=compared))
     if profile is not None or plan is not None:
         found.append(Section(key="cluster", title="The cluster", figures=_cluster(subject, cluster, profile)))
     if profile is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from stratadvisor import pipeline, store
 from stratadvisor.emit import bundle as bundles
 from stratadvisor.errors import UsageError
+from stratadvisor.schema.comparison import Comparison
 from stratadvisor.schema.metrics import METRICS_NAME, RUN_FOLDER
 from stratadvisor.schema.plan import Plan
 from stratadvisor.schema.profile import ClusterProfile
@@ -26,6 +27,8 @@ class Subject:
     outcome: RunConfigOutcome | None = None
     metrics: RunMetrics | None = None
     """Step by step, of the run that ``outcome`` begins with."""
+    comparison: Comparison | None = None
+    """The same model on other clusters."""
     notes: tuple[str, ...] = ()
 
 
@@ -36,6 +39,8 @@ def read_subject(path: Path, cluster: Path | None = None) -> Subject:
         UsageError: it is none of the kinds that can be reported on.
 
     """
+    if not path.exists():
+        raise UsageError(f"{path} does not exist", hint=f"{_HINT}; stratadvisor recommend writes a bundle")
     subject = _bundle(path) if path.is_dir() else _file(path)
     if cluster is None:
         return subject
@@ -59,24 +64,45 @@ def _bundle(directory: Path) -> Subject:
     if outcome is not None and outcome.results[0].proxy:
         folder = directory / pipeline.PROXY_FOLDER
     metrics = read_metrics(folder / RUN_FOLDER / METRICS_NAME)
+    compared = _comparison_of(directory, opened.plan)
     if not metrics.steps:
-        return Subject(profile=opened.profile, plan=opened.plan, outcome=outcome, notes=notes)
+        return Subject(profile=opened.profile, plan=opened.plan, outcome=outcome, comparison=compared, notes=notes)
     if outcome is None:
         notes += ("the run's steps are shown; its result was not saved, run-config did not come to its end",)
-    return Subject(profile=opened.profile, plan=opened.plan, outcome=outcome, metrics=metrics, notes=notes)
+    return Subject(
+        profile=opened.profile, plan=opened.plan, outcome=outcome, metrics=metrics, comparison=compared, notes=notes
+    )
+
+
+def _comparison_of(directory: Path, plan: Plan) -> Comparison | None:
+    """Return the comparison that was made together with this plan, not one left from an earlier plan."""
+    path = directory / pipeline.COMPARISON_NAME
+    if not path.is_file():
+        return None
+    found = _comparison(path)
+    first = found.clusters[0].plan
+    same = first is not None and first.provenance == plan.provenance and first.strategy == plan.strategy
+    return found if same else None
+
+
+def _comparison(path: Path) -> Comparison:
+    data = store.parse_json(store.read_text(path, UsageError), path, UsageError)
+    return store.validate(Comparison, data, path, UsageError)
 
 
 def _file(path: Path) -> Subject:
     if path.suffix.lower() == ".toml":
         return Subject(profile=pipeline.load_cluster(cluster=path, gpus=None, inter_node=None, intra_node=None))
     data = store.parse_json(store.read_text(path, UsageError), path, UsageError)
+    if "clusters" in data:
+        return Subject(comparison=_comparison(path))
     if "nodes" in data:
         return Subject(profile=store.read_profile(path))
     if "provenance" in data or "predicted" in data:
         return Subject(plan=store.read_plan(path))
     if "results" in data or "steps_asked" in data:
         return Subject(outcome=_outcome(path))
-    raise UsageError(f"{path} is neither a plan, a profile nor a validation result", hint=_HINT)
+    raise UsageError(f"{path} is neither a plan, a profile, a comparison nor a validation result", hint=_HINT)
 
 
 def _outcome(path: Path) -> RunConfigOutcome:

@@ -22,7 +22,6 @@ def told(arguments, capsys) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["recommend", *GPUS], 2, "--model-size"),
         (["recommend", *SIZE, "--model", "llama-3-8b", *GPUS], 2, "either"),
         (["recommend", "--model-size", "7", *GPUS], 12, ""),
         (["recommend", "--model-size", "seven", *GPUS], 2, "write for example"),
@@ -45,7 +44,7 @@ def told(arguments, capsys) -> tuple[int, str]:
         (["recommend", *SIZE, "--seq-len", "many"], 2, "seq-len"),
         (["run-config", "does-not-exist"], 2, "does-not-exist"),
         (["run-config", "--steps", "0"], 2, "steps"),
-        (["explain", "does-not-exist"], 1, "does-not-exist"),
+        (["explain", "does-not-exist"], 2, "does-not-exist"),
         (["nonsense"], 2, "nonsense"),
     ],
 )

@@ -162,7 +162,7 @@ def test_a_file_that_is_no_report_is_not_replaced_without_force(tmp_path, capsys
     [
         ("", "not JSON"),
         ("[]", "not an object"),
-        ("{}", "neither a plan, a profile nor a validation result"),
+        ("{}", "neither a plan, a profile, a comparison nor a validation result"),
         ('{"results": []}', "results"),
         ('{"steps_asked": 1}', "strategy"),
         ('{"nodes": []}', "nodes"),
