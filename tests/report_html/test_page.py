@@ -162,8 +162,8 @@ def test_numbers_stand_with_their_origin(pages):
     cards = read.all("dl")[0].text
     assert "100 ms" in cards
     assert "50 ms to 200 ms" in cards
-    assert cards.count("estimated") == 4  # step, tokens, memory, run; MFU, energy and cost are unknown
-    assert cards.count("unknown") == 3 * 2  # the value and the origin
+    assert cards.count("estimated") == 4  # step, tokens, memory, run; MFU, energy, CO2 and cost are unknown
+    assert cards.count("unknown") == 4 * 2  # the value and the origin
     figure = read.all("figure", id="compared-0")[0]
     assert "200 ms (measured)" in figure.text
     assert "2.00" in figure.text
