@@ -96,6 +96,7 @@ def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) 
         tensor_parallel_degree=tensor,
         pipeline_parallel_degree=stages,
         virtual_pipeline_chunks=row.count("vpp") or 1,
+        stage_layers=_stage_layers(row, stages),
         context_parallel_degree=context,
         expert_parallel_degree=experts,
         sharding=sharding,
@@ -112,6 +113,26 @@ def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) 
         dropout=row.text("dropout") != "no",
     )
     return _offloaded(row, layout)
+
+
+def _stage_layers(row: Row, stages: int) -> tuple[int, ...]:
+    """Return the layers of each stage where a row tells them and they are uneven.
+
+    The column ``stage_layers`` holds one number for each stage; a note may say "layers per stage [5, 7, 7, 7]", which
+    counts the embedding as a layer of the first and the output projection as one of the last stage.
+    """
+    said, layers = row.text("stage_layers"), row.count("n_layers")
+    found = [int(number) for number in re.findall(r"\d+", said)]
+    noted = re.search(r"layers per stage \[([\d, ]+)\]", row.text("note"))
+    if not found and noted:
+        found = [int(number) for number in noted[1].split(",")]
+        if layers is not None and sum(found) == layers + 2:
+            found[0], found[-1] = found[0] - 1, found[-1] - 1
+    if stages == 1 or not found or len(set(found)) == 1:
+        return ()
+    if len(found) != stages or (layers is not None and sum(found) != layers):
+        raise ValueError(f"{len(found)} stages of {sum(found)} layers are told, {stages} of {layers} stated")
+    return tuple(found)
 
 
 def _offloaded(row: Row, layout: Layout) -> Layout:

@@ -48,8 +48,10 @@ def estimate(
     stages = layout.pipeline_parallel_degree
     if stages == 1:
         return first
-    last = _stage(shape, layout, stages - 1, device_kind, server_share, device_memory_bytes)
-    return max(first, last, key=lambda found: (found.peak_bytes.likely, found.peak_bytes.high))
+    # even stages differ in what waits on the first and in the scores on the last; uneven ones each in their own way
+    others = range(1, stages) if layout.stage_layers else (stages - 1,)
+    further = [_stage(shape, layout, stage, device_kind, server_share, device_memory_bytes) for stage in others]
+    return max(first, *further, key=lambda found: (found.peak_bytes.likely, found.peak_bytes.high))
 
 
 def _stage(

@@ -58,7 +58,7 @@ def pipeline_seconds(
     micro_batch_size: int,
     micro_batches: float,
 ) -> tuple[float, float]:
-    """Return (bubble, sends) that a pipeline adds to ``micro_batches`` passes of an even stage.
+    """Return (bubble, sends) that a pipeline adds to ``micro_batches`` passes of a stage with the mean of layers.
 
     Fill and drain pass once through every other stage, (p - 1) / v passes when all are alike (Megatron-LM,
     arXiv:2104.04473, section 2.2); the stage with the most layers, or that of the output projection, sets the pace.
@@ -68,9 +68,10 @@ def pipeline_seconds(
         return 0.0, 0.0
     even = shape.num_layers / stages
     fullest = math.ceil(even) if even >= 1 else 1
-    pace = max(micro_batch_seconds * fullest / even, micro_batch_seconds * math.floor(even) / even + head_seconds)
-    if fullest == even:
-        pace = micro_batch_seconds + head_seconds
+    lightest = math.floor(even)
+    if layout.stage_layers:
+        fullest, lightest = max(layout.stage_layers[:-1]), layout.stage_layers[-1]
+    pace = max(micro_batch_seconds * fullest / even, micro_batch_seconds * lightest / even + head_seconds)
     chunks = layout.virtual_pipeline_chunks
     others = stages * micro_batch_seconds + head_seconds - pace
     bubble = others / chunks + micro_batches * (pace - micro_batch_seconds)

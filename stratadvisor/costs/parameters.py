@@ -115,12 +115,12 @@ class RankParameters:
 
 
 def rank_parameters(counts: ParameterCounts, layout: Layout, stage: int) -> RankParameters:
-    """Return the parameters of pipeline stage ``stage``; the fullest stage has ceil(layers / stages) layers.
+    """Return the parameters of pipeline stage ``stage``; even stages count as the fullest, of ceil(layers / stages).
 
     A tied matrix stands on the first and the last stage (Megatron-LM keeps both in step).
     """
     tensor, stages = layout.tensor_parallel_degree, layout.pipeline_parallel_degree
-    layers = -(-counts.num_layers // stages)
+    layers = layout.stage_layers[stage] if layout.stage_layers else -(-counts.num_layers // stages)
     first, last = stage == 0, stage == stages - 1
     tied = counts.head == 0 and counts.num_layers > 0
     head = (counts.embedding if tied else counts.head) if last else 0.0

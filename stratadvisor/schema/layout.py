@@ -33,6 +33,8 @@ class Layout:
     tensor_parallel_degree: int = 1
     pipeline_parallel_degree: int = 1
     virtual_pipeline_chunks: int = 1
+    stage_layers: tuple[int, ...] = ()
+    """Layers of each pipeline stage, first to last; empty: as even as they can be."""
     context_parallel_degree: int = 1
     expert_parallel_degree: int = 1
     sequence_parallel: bool = True

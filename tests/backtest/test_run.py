@@ -11,6 +11,7 @@ from published_runs import PUBLISHED
 from stratadvisor.backtest import groups, scatter
 from stratadvisor.backtest.calibrated import calibrated
 from stratadvisor.backtest.frameworks import completed, framework_of
+from stratadvisor.backtest.layouts import layout_of
 from stratadvisor.backtest.memory_score import MemoryOutcome, predict_memory
 from stratadvisor.backtest.picks import pick_quality
 from stratadvisor.backtest.rows import Row
@@ -141,6 +142,27 @@ def test_peaks_that_cannot_be_predicted_say_why(change: dict[str, str], reason: 
     found = predict_memory(Row(2, ROWS[1].cells | change))
     assert isinstance(found, str)
     assert re.search(reason, found)
+
+
+@pytest.mark.parametrize(
+    ("cells", "layers"),
+    [
+        ({"stage_layers": "11 13"}, (11, 13)),
+        ({"note": "layers per stage [12, 14]"}, (11, 13)),  # with the embedding on the first, the head on the last
+        ({"note": "layers per stage [11, 13]"}, (11, 13)),
+        ({"stage_layers": "12 12"}, ()),
+        ({}, ()),
+    ],
+)
+def test_uneven_stages_are_taken_as_they_are_told(cells: dict[str, str], layers: tuple[int, ...]) -> None:
+    row = Row(2, {"strategy": "tp-pp-dp", "n_layers": "24", "pp": "2", "micro_batch": "1"} | cells)
+    assert layout_of(row, "bf16", 2, 2).stage_layers == layers
+
+
+def test_stages_that_contradict_the_layers_are_refused() -> None:
+    row = Row(2, {"strategy": "tp-pp-dp", "n_layers": "24", "pp": "2", "micro_batch": "1", "stage_layers": "11 14"})
+    with pytest.raises(ValueError, match="2 stages of 25 layers are told, 2 of 24 stated"):
+        layout_of(row, "bf16", 2, 2)
 
 
 def test_a_stated_cell_goes_before_what_a_framework_usually_does() -> None:

@@ -282,6 +282,16 @@ def test_the_first_pipeline_stage_holds_as_many_micro_batches_as_there_are_stage
     assert few < many == more
 
 
+def test_with_uneven_stages_the_fullest_product_of_layers_and_waiting_micro_batches_counts() -> None:
+    plain = {"engine": "megatron", "pipeline_parallel_degree": 4, "gradient_accumulation_steps": 64}
+    layers = SEVEN_BILLION.num_layers  # 32
+    assert layers == 32
+    even = memory(SEVEN_BILLION, **plain).terms_bytes["activations"]
+    uneven = memory(SEVEN_BILLION, **plain, stage_layers=(6, 9, 9, 8)).terms_bytes["activations"]
+    # 1F1B keeps p - i micro-batches on stage i: 4 x 8 layers on the first of even stages; 4 x 6, 3 x 9, 2 x 9, 1 x 8
+    assert uneven / even == pytest.approx(max(4 * 6, 3 * 9, 2 * 9, 1 * 8) / (4 * 8), rel=0.02)
+
+
 def test_a_counted_module_keeps_what_was_counted() -> None:
     found = memory(MODULE, micro_batch_size=64, precision="fp32")
     assert found.terms_bytes["activations"] >= 64 * 90e6

@@ -191,6 +191,24 @@ def test_a_pipeline_bubbles_by_its_depth_over_its_micro_batches() -> None:
     assert bubble(8, chunks=4) - 8 * surplus == pytest.approx((bubble(8) - 8 * surplus) / 4)
 
 
+def test_the_fullest_stage_sets_the_pace_of_a_pipeline() -> None:
+    at = nodes(A100, 1, 8)
+
+    def seconds_of_a_micro_batch(stage_layers: tuple[int, ...]) -> float:
+        layout = Layout(
+            engine="megatron", pipeline_parallel_degree=4, tensor_parallel_degree=2, stage_layers=stage_layers
+        )
+        few, many = (step(layout, cluster(at), at, micro=1, steps=count).step_seconds.likely for count in (64, 128))
+        return (many - few) / 64
+
+    even, uneven = seconds_of_a_micro_batch((8, 8, 8, 8)), seconds_of_a_micro_batch((7, 12, 7, 6))
+    # only what grows with the layers of the stage does: products, attention, memory-bound work, tensor parallelism
+    assert even < uneven < even * 12 / 8
+    assert seconds_of_a_micro_batch(()) == pytest.approx(even)
+    # a last stage with few layers has time for the output projection
+    assert seconds_of_a_micro_batch((9, 9, 9, 5)) == pytest.approx(seconds_of_a_micro_batch((9, 9, 8, 6)))
+
+
 def test_offload_pays_host_memory_and_the_link_once_per_step() -> None:
     host = nodes(A100, 1, 8, host_memory_bandwidth_bytes_per_second=100e9)
     layout = replace(fsdp(8), engine="deepspeed", sharding="optimizer", optimizer_offload="cpu")
