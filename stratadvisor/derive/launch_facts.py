@@ -12,6 +12,7 @@ from stratadvisor.schema.profile import NicProfile, NodeProfile
 SPECS = (
     spec("launch.backend", "text", "", "nccl or gloo"),
     spec("launch.socket_interface", "text", "", "name of a network interface that every node has up, with an address"),
+    spec("launch.socket_interfaces", "text", "", "best interface of each node, each name once: eno1,eth0"),
     spec("launch.interfaces_differ", "boolean", "", "whether no interface name is common to all nodes"),
     spec("launch.peer_access_defect", "boolean", "", "whether a driver announces peer access that does not work"),
     spec("launch.virtual_devices", "boolean", "", "whether a device is a vGPU slice"),
@@ -47,12 +48,13 @@ def usable_interfaces(node: NodeProfile) -> list[NicProfile]:
 
 
 def _interfaces(nodes: tuple[NodeProfile, ...]) -> Iterator[Fact]:
-    interface, differ = "launch.socket_interface", "launch.interfaces_differ"
+    interface, differ, listed = "launch.socket_interface", "launch.interfaces_differ", "launch.socket_interfaces"
     lists = [[n.name for n in usable_interfaces(node)] for node in nodes]
     lacking = [node.hostname for node, names in zip(nodes, lists, strict=True) if not names]
     if lacking or not lists:
         reason = f"no interface of {lacking[0] if lacking else 'any node'} with an address is known"
         yield unknown(interface, reason)
+        yield unknown(listed, reason)
         yield unknown(differ, reason)
         return
     common = [name for name in lists[0] if all(name in names for names in lists)]
@@ -61,6 +63,7 @@ def _interfaces(nodes: tuple[NodeProfile, ...]) -> Iterator[Fact]:
     else:
         pairs = ", ".join(sorted({names[0] for names in lists}))
         yield unknown(interface, f"the nodes name their interfaces differently: {pairs}")
+    yield known(listed, ",".join(dict.fromkeys(names[0] for names in lists)), "reported")
     yield known(differ, not common, "reported")
 
 

@@ -70,7 +70,7 @@ def render_here(
     name = target or plan.target
     manifest = _manifest(plan, name, "bundle", overlays)
     others = {other: _manifest(plan, other, "beside", overlays) for other in dict.fromkeys(beside)}
-    launch = launch_facts(plan)
+    launch = launch_facts(plan, profile)
     config = train_config(plan)
     context = {
         "plan": plan,

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from stratadvisor.emit.places import master_address, visible_devices
 from stratadvisor.errors import EmitError
 from stratadvisor.schema.plan import Plan
+from stratadvisor.schema.profile import ClusterProfile
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,31}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -58,10 +61,16 @@ class Launch:
     hostfile: tuple[HostLine, ...]
     environment: dict[str, str]
     """The plan's, sorted."""
+    master_address: str = ""
+    """Where the first node is reached; empty where the profile does not say it."""
+    visible_devices: tuple[tuple[str, str], ...] = ()
+    """(host name, CUDA_VISIBLE_DEVICES) of the nodes that do not use all their devices."""
+    interfaces: tuple[str, ...] = ()
+    """Names of the nodes' network interfaces where they differ: each node takes the one that it has."""
 
 
-def launch_facts(plan: Plan) -> Launch:
-    """Return what the templates print about launching.
+def launch_facts(plan: Plan, profile: ClusterProfile | None = None) -> Launch:
+    """Return what the templates print about launching; ``profile`` adds addresses and identifiers of devices.
 
     Raises:
         EmitError: the plan sets a variable whose name no shell accepts.
@@ -113,4 +122,13 @@ def launch_facts(plan: Plan) -> Launch:
         hostnames=tuple(names) if complete and num_nodes > 1 else (),
         hostfile=tuple(lines),
         environment=dict(sorted(plan.environment.items())),
+        master_address="" if profile is None or num_nodes == 1 else master_address(plan, profile),
+        visible_devices=() if profile is None else visible_devices(plan, profile),
+        interfaces=_interfaces(plan.environment.get("NCCL_SOCKET_IFNAME", "")),
     )
+
+
+def _interfaces(names: str) -> tuple[str, ...]:
+    """Return the names of a list; empty for one name, or where NCCL's signs for "all but" and "just this" are used."""
+    found = tuple(names.split(","))
+    return found if len(found) > 1 and all(_INTERFACE.fullmatch(name) for name in found) else ()

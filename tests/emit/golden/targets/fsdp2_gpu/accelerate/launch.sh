@@ -91,6 +91,11 @@ export STRATADVISOR_RUN_DIR="${STRATADVISOR_RUN_DIR:-$bundle/run}"
 export PYTHONUNBUFFERED=1
 
 # Decided by the plan; a variable that is set already wins.
+for name in NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME; do
+    if ((nodes > 1)) && [[ ${!name:-} == lo ]]; then
+        note "$name is lo, which no other node reaches: connections will be refused; unset it or name a real interface"
+    fi
+done
 set_default CUDA_DEVICE_ORDER PCI_BUS_ID # the order in which the devices were measured
 if ((nodes == 1)) && [[ -e /sys/class/net/lo ]]; then
     set_default GLOO_SOCKET_IFNAME lo # one node needs no host name that resolves; beside NCCL gloo carries host values
