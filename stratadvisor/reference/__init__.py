@@ -1,0 +1,1 @@
+"""Reference pages and the manual page, generated from the code: ``python -m stratadvisor.reference``."""
