@@ -7,11 +7,12 @@ states and what the step needs. The terms are those of the moment that is larges
 
 from __future__ import annotations
 
+from stratadvisor.costs.activations import in_megatron
 from stratadvisor.costs.band import around
 from stratadvisor.costs.buffers import context_bytes
 from stratadvisor.costs.held import held
 from stratadvisor.costs.host import PROCESS_BYTES
-from stratadvisor.costs.moments import moments
+from stratadvisor.costs.moments import moments, whole_activation_bytes
 from stratadvisor.costs.parameters import count_parameters, rank_parameters
 from stratadvisor.costs.reserve import reserve_bytes, stranded_bytes
 from stratadvisor.costs.states import recipe
@@ -71,12 +72,15 @@ def _stage(
     stranded = dict.fromkeys(found, 0.0)
     if device_kind != "cpu":
         stranded = stranded_bytes(shape, layout, kinds, local, states, found)
+    whole = None
+    if in_megatron(layout) and shape.is_transformer:
+        whole = whole_activation_bytes(shape, layout, kinds, local, stage)
     context = context_bytes(layout, device_kind)
     limit = None if device_memory_bytes is None else CACHE_SHARE * device_memory_bytes
     base = context + states.weights + states.states + states.adapters
     phase, highest, reserved = "", (-1.0, -1.0), 0.0
     for name, alive in found.items():
-        beside = reserve_bytes(local, layout, device_kind, states, alive)
+        beside = reserve_bytes(local, layout, device_kind, states, alive, whole)
         firm = base + sum(alive) + beside
         with_freed = firm + stranded[name]
         reading = (with_freed if limit is None else max(firm, min(with_freed, limit)), firm)

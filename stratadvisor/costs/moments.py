@@ -76,6 +76,17 @@ def moments(
     return found
 
 
+def whole_activation_bytes(
+    shape: ModelShape, layout: Layout, kinds: Recipe, local: RankParameters, stage: int
+) -> float:
+    """Return what a stage's activations would take at the start of backward without checkpointing."""
+    tokens = layout.micro_batch_size * layout.sequence_length / layout.context_parallel_degree
+    layer = layer_bytes(shape, layout, kinds)
+    held = micro_batches_in_flight(layout, stage)
+    outputs = tokens * shape.hidden_size * kinds.residual if held > 1 else 0.0
+    return held * (local.layers * tokens * layer.full + outputs) + tokens * layer.transient
+
+
 def _keeps_gradients(layout: Layout) -> bool:
     """Whether gradients exist while a micro-batch runs forward: accumulation, or a buffer that is never freed."""
     persistent = layout.engine in ("ddp", "megatron")

@@ -19,14 +19,15 @@ from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.profile import DeviceKind
 from stratadvisor.schema.workload import ModelShape
 
-GATHERED = 3
-"""Where the gathered units stand in ``Alive``."""
+ACTIVATIONS, GATHERED = 1, 3
+"""Where activations and gathered units stand in ``Alive``."""
 KEPT_FRACTION, PASSING_FRACTION = 0.02, 0.10
 """Held beyond what is allocated, of states and gradients (the same sizes in every step: rounding to 2 MiB) and of what
 comes and goes (tails of split blocks, other sizes at every moment) (fit)."""
 MEGATRON_PASSING_FRACTION = 0.03
-"""The same of Megatron-LM's layers without checkpointing: every micro-batch asks for the same sizes in the same order,
-and no other shapes come between (fit; one source)."""
+"""The same of the activations of Megatron-LM's layers without checkpointing: every micro-batch asks for the same sizes
+in the same order, and nothing is computed again between them (fit; one source). The more checkpointing takes away, the
+nearer to the usual share."""
 CPU_RESERVE_FRACTION = 0.33
 """Freed and not given back to the system by malloc, of everything allocated, when it keeps its blocks as our launchers
 ask: 0.26 to 0.44 measured with DDP of 10M and 30M models (torch 2.13, gloo, Linux)."""
@@ -36,12 +37,25 @@ DeepSpeed's buckets and flat copies (ZeRO-1 of 10M and 30M: 9 and 8 % over, ZeRO
 vectors of an exchange (DiLoCo)."""
 
 
-def reserve_bytes(local: RankParameters, layout: Layout, device_kind: DeviceKind, states: Held, alive: Alive) -> float:
-    """Return what the allocator cannot give back at a moment with ``alive`` beside the states."""
+def reserve_bytes(
+    local: RankParameters,
+    layout: Layout,
+    device_kind: DeviceKind,
+    states: Held,
+    alive: Alive,
+    whole_activations: float | None,
+) -> float:
+    """Return what the allocator cannot give back at a moment with ``alive`` beside the states.
+
+    ``whole_activations`` are Megatron-LM's bytes of them without checkpointing, None with other layers.
+    """
     kept, passing = states.weights + states.states + states.adapters + alive[0], sum(alive) - alive[0]
     if device_kind != "cpu":
-        repeating = in_megatron(layout) and layout.activation_checkpointing == "none"
-        return KEPT_FRACTION * kept + (MEGATRON_PASSING_FRACTION if repeating else PASSING_FRACTION) * passing
+        found = KEPT_FRACTION * kept + PASSING_FRACTION * passing
+        if whole_activations:
+            share = min(1.0, alive[ACTIVATIONS] / whole_activations)
+            found -= share * (PASSING_FRACTION - MEGATRON_PASSING_FRACTION) * alive[ACTIVATIONS]
+        return found
     copies = CPU_KEPT_BYTES.get(layout.engine, 0.0) * local.total
     return CPU_RESERVE_FRACTION * (kept + passing + states.host) + copies
 

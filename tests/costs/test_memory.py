@@ -275,7 +275,7 @@ def test_experts_are_divided_by_expert_parallelism() -> None:
 
 
 def test_the_first_pipeline_stage_holds_as_many_micro_batches_as_there_are_stages() -> None:
-    plain = {"engine": "megatron", "pipeline_parallel_degree": 4, "activation_checkpointing": "full"}
+    plain = {"engine": "megatron", "pipeline_parallel_degree": 4, "activation_checkpointing": "selective"}
     few = memory(SEVEN_BILLION, **plain, gradient_accumulation_steps=2).terms_bytes["activations"]
     many = memory(SEVEN_BILLION, **plain, gradient_accumulation_steps=8).terms_bytes["activations"]
     more = memory(SEVEN_BILLION, **plain, gradient_accumulation_steps=64).terms_bytes["activations"]
