@@ -60,6 +60,12 @@ def judge(profile: ClusterProfile) -> tuple[Verdict, ...]:
     return tuple(verdicts)
 
 
+def judge_between(profile: ClusterProfile) -> tuple[Verdict, ...]:
+    """Return what the collectives between nodes say, and nothing of what happens inside them."""
+    between = (sweep for sweep in profile.collectives if sweep.scope == "inter_node")
+    return tuple(verdict for sweep in between for verdict in _sweep(profile, sweep))
+
+
 def _level(share: float, floor: Floor) -> str | None:
     if share < floor.problem:
         return "problem"

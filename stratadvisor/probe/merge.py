@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stratadvisor.errors import ProfileError
+from stratadvisor.probe.spread import spread_verdicts
 from stratadvisor.schema.profile import (
     Calibration,
     ClusterProfile,
@@ -46,13 +47,14 @@ def merge_profiles(profiles: Sequence[ClusterProfile], *, replace: bool = False)
     chosen = {id(node) for node in merged}
     kept = [profile for profile in profiles if any(id(node) in chosen for node in profile.nodes)]
     verdicts = dict.fromkeys(verdict for profile in kept for verdict in profile.verdicts)
-    verdicts.update(dict.fromkeys(software_verdicts(merged)))
+    verdicts.update(dict.fromkeys((*software_verdicts(merged), *spread_verdicts(merged))))
     return ClusterProfile(
         name=next((profile.name for profile in kept if profile.name), ""),
         captured_at=max(profile.captured_at for profile in kept),
         source="merged",
         nodes=merged,
         collectives=_sweeps(kept),
+        node_pairs=tuple(dict.fromkeys(pair for profile in kept for pair in profile.node_pairs)),
         observations=tuple(_observations(kept)),
         verdicts=tuple(verdicts),
         calibrations=_calibrations(kept),

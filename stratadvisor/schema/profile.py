@@ -245,6 +245,21 @@ class NodeProfile(Document):
         return self
 
 
+class NodePair(Document):
+    """The link between two nodes: a transfer in either direction, each timed by the end that received it."""
+
+    a: str
+    """Host name."""
+    b: str
+    a_to_b_bytes_per_second: PositiveNumber
+    b_to_a_bytes_per_second: PositiveNumber
+    latency_seconds: NonNegative = 0.0
+    """Half of the shortest round trip."""
+    interface_a: str = ""
+    """The interface of a whose counters moved."""
+    interface_b: str = ""
+
+
 class Calibration(Document):
     """Measured over predicted of an earlier validation run, used by the next prediction of the same kind."""
 
@@ -268,6 +283,8 @@ class ClusterProfile(Document):
     source: Literal["probe", "declared", "merged"] = "probe"
     nodes: Many[NodeProfile] = Field(min_length=1)
     collectives: Many[CollectiveSweep] = ()
+    node_pairs: Many[NodePair] = ()
+    """Links between nodes: all that were measured, or, of thousands, the slow ones."""
     observations: Many[Observation] = ()
     verdicts: Many[Verdict] = ()
     calibrations: Many[Calibration] = ()
