@@ -30,6 +30,8 @@ class Family:
     norms_per_layer: int = 2
     final_norm: bool = True
     learned_positions: bool = False
+    fp16_overflows: bool = False
+    """Activations beyond 65504, the largest number of fp16 (huggingface/transformers issue 36822 has an example)."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Our name of a dimension -> its key where it is not the usual one."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -68,12 +70,30 @@ UNSUPPORTED = {
     "qwen3_next": "linear attention layers",
     "recurrent_gemma": "recurrent layers",
     "t5": "an encoder and a decoder",
+    "mt5": "an encoder and a decoder",
+    "umt5": "an encoder and a decoder",
+    "longt5": "an encoder and a decoder",
     "bart": "an encoder and a decoder",
     "whisper": "an encoder and a decoder",
 }
 """Model type -> what the transformer formulas do not cover."""
-NESTED = {"gemma3": "gemma3_text", "llava": "llama", "mistral3": "mistral"}
-"""Type of the text part when text_config does not say."""
+NESTED = {
+    "gemma3": "gemma3_text",
+    "llava": "llama",
+    "mistral3": "mistral",
+    "qwen2_vl": "qwen2",
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_text": "qwen3",
+    "internvl_chat": "qwen2",
+}
+"""Type of the text part when text_config does not say, or names a variant of it."""
+TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Where multimodal configurations keep the dimensions of their language model."""
+TRAINED_IN_BF16 = ("t5", "mt5", "umt5", "longt5")
+"""Overflow in fp16 (huggingface/transformers issue 5651; a traced activation was 66246)."""
 
 
 def _head_norms(config: Config, dims: dict[str, int]) -> dict[str, Any]:
@@ -235,6 +255,7 @@ FAMILIES: dict[str, Family] = {
     "gemma2": Family(tied=True, query_key_value_bias="attention_bias", output_bias="attention_bias", norms_per_layer=4),
     "gemma3_text": Family(
         tied=True,
+        fp16_overflows=True,
         query_key_value_bias="attention_bias",
         output_bias="attention_bias",
         norms_per_layer=4,

@@ -6,13 +6,24 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from stratadvisor.catalog.counting import Blueprint, count
-from stratadvisor.catalog.families import FAMILIES, NESTED, UNSUPPORTED, USUAL_NAMES, Family
+from stratadvisor.catalog.families import (
+    FAMILIES,
+    NESTED,
+    TEXT_PARTS,
+    TRAINED_IN_BF16,
+    UNSUPPORTED,
+    USUAL_NAMES,
+    Family,
+)
+from stratadvisor.catalog.vision import vision_parameters
 from stratadvisor.errors import ModelError
 from stratadvisor.schema.workload import ModelShape
 
+DEEPEST = 3
+"""Text parts inside text parts."""
 MAX_CONFIG_BYTES = 4 * 1024 * 1024
 _LIMITS = {
     "hidden_size": 1_000_000,
@@ -91,19 +102,28 @@ def shape_from_config(config: Mapping[str, Any], name: str, *, source: str = "")
         mlp_bias=plan.mlp_bias,
         learned_positions=family.learned_positions,
         norm_bias=family.norm_bias,
+        fp16_overflows=family.fp16_overflows,
+        num_vision_parameters=vision_parameters(config) if nested else 0,
     )
 
 
-def _text_part(config: Mapping[str, Any], name: str) -> tuple[str, Mapping[str, Any], bool]:
+def _missing(name: str, where: str) -> NoReturn:
+    raise ModelError(f"{name}: {where} has no model_type", hint=f'add "model_type" to {where}')
+
+
+def _text_part(config: Mapping[str, Any], name: str, depth: int = 0) -> tuple[str, Mapping[str, Any], bool]:
     model_type = config.get("model_type")
-    nested = config.get("text_config")
-    if nested is not None:
+    where = next((key for key in TEXT_PARTS if config.get(key) is not None), "")
+    if where:
+        nested = config[where]
         if not isinstance(nested, dict):
-            raise ModelError(f"{name}: text_config is not an object", hint="give the model's original config.json")
+            raise ModelError(f"{name}: {where} is not an object", hint="give the model's original config.json")
+        if any(nested.get(key) is not None for key in TEXT_PARTS):  # Qwen-Omni: thinker_config holds a text_config
+            return _text_part(nested, name, depth + 1) if depth < DEEPEST else _missing(name, where)
         inner = nested.get("model_type") or NESTED.get(str(model_type))
         if not isinstance(inner, str):
-            raise ModelError(f"{name}: text_config has no model_type", hint='add "model_type" to text_config')
-        return inner, nested, True
+            return _missing(name, where)
+        return NESTED.get(inner, inner), nested, True
     if not isinstance(model_type, str):
         raise ModelError(
             f"{name}: the field model_type is missing",
@@ -118,9 +138,12 @@ def _family(model_type: str, name: str) -> Family:
         return family
     shown = model_type[:40]
     if model_type in UNSUPPORTED:
+        hint = "give the size (--model-size) or the module itself (--model pkg.module:factory)"
+        if model_type in TRAINED_IN_BF16:
+            hint += "; with --precision bf16, or fp32 before compute capability 8.0: in fp16 these models overflow"
         raise ModelError(
             f"{name}: models of type {shown!r} have {UNSUPPORTED[model_type]}, which the formulas here do not cover",
-            hint="give the size (--model-size) or the module itself (--model pkg.module:factory)",
+            hint=hint,
         )
     near = difflib.get_close_matches(model_type, FAMILIES, n=1)
     raise ModelError(

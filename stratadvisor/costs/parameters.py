@@ -14,7 +14,7 @@ class ParameterCounts:
     """Numbers of parameters. embedding + head + num_layers * per_layer = total, up to rounding of the average."""
 
     embedding: float
-    """Tokens and learned positions; of a counted module all of it."""
+    """Tokens, learned positions and a vision tower; of a counted module all of it."""
     head: float
     """Output matrix; 0 when tied to the embedding."""
     per_layer: float
@@ -33,7 +33,7 @@ class ParameterCounts:
 @lru_cache(maxsize=4096)
 def count_parameters(shape: ModelShape) -> ParameterCounts:
     """Return the counts. The total is the shape's own, exact for the supported families."""
-    total = shape.num_parameters
+    total = shape.num_parameters + shape.num_vision_parameters
     if not shape.is_transformer or not shape.num_layers:
         return ParameterCounts(
             embedding=total,
@@ -48,7 +48,7 @@ def count_parameters(shape: ModelShape) -> ParameterCounts:
         )
     hidden, layers, vocab = shape.hidden_size, shape.num_layers, shape.vocab_size
     positions = shape.max_sequence_length * hidden if shape.learned_positions else 0
-    embedding = vocab * hidden + positions
+    embedding = vocab * hidden + positions + shape.num_vision_parameters
     head = 0 if shape.tied_embeddings else vocab * hidden
     matrices = 3 if shape.gated_mlp else 2
     mixture = layers - shape.num_dense_layers if shape.num_experts else 0

@@ -23,10 +23,11 @@ def adapter_parameters(shape: ModelShape, rank: int) -> float:
 def model_part(shape: ModelShape, layout: Layout) -> float:
     """Return the parameters of one tensor- and pipeline-parallel part, before data-parallel sharding."""
     divided = layout.tensor_parallel_degree * layout.pipeline_parallel_degree
+    whole = shape.num_parameters + shape.num_vision_parameters
     if layout.expert_parallel_degree > 1 and shape.num_experts > 0:
         experts = max(0, shape.num_parameters - shape.num_active_parameters)
-        return (shape.num_parameters - experts + experts / layout.expert_parallel_degree) / divided
-    return shape.num_parameters / divided
+        return (whole - experts + experts / layout.expert_parallel_degree) / divided
+    return whole / divided
 
 
 def trainable_parameters(shape: ModelShape, layout: Layout) -> float:

@@ -52,6 +52,8 @@ class ModelConfig:
     mlp_bias: bool = False
     learned_positions: bool = False
     norm_bias: bool = False
+    fp16_overflows: bool = False
+    num_vision_parameters: int = 0
     flops_per_item: float | None = None
     saved_bytes_per_item: float | None = None
     factory: str = ""

@@ -47,6 +47,10 @@ class ModelShape(Document):
     mlp_bias: bool = False
     learned_positions: bool = False
     norm_bias: bool = False
+    fp16_overflows: bool = False
+    """Whether activations exceed what fp16 holds, since the model was trained in bf16."""
+    num_vision_parameters: int = Field(default=0, ge=0)
+    """Of a vision tower beside the text model; not part of num_parameters."""
     flops_per_item: float | None = None
     """Family ``module``: forward FLOPs of one item (image, sequence), counted on the meta device."""
     saved_bytes_per_item: float | None = None

@@ -10,7 +10,8 @@ from stratadvisor.schema.workload import Workload
 def choose_precision(cluster: Cluster, workload: Workload) -> tuple[MixedPrecision, str]:
     """Return the precision and, where a device cannot take the one asked for, why.
 
-    bf16 where every device has it on matrix units, else fp16 (with loss scaling), else fp32. A CPU takes fp32 unless
+    bf16 where every device has it on matrix units, else fp16 (with loss scaling, and not for models that overflow in
+    it), else fp32. A CPU takes fp32 unless
     bf16 was measured to be faster there.
     """
     devices = [c.device for c in cluster.classes]
@@ -22,7 +23,8 @@ def choose_precision(cluster: Cluster, workload: Workload) -> tuple[MixedPrecisi
     if any(d.kind == "cpu" for d in devices):
         return ("bf16" if all(_bf16_is_faster(d) for d in devices) else "fp32"), ""
     for precision in ("bf16", "fp16"):
-        if all(precision in d.supports for d in devices):
+        overflows = precision == "fp16" and workload.model.fp16_overflows
+        if not overflows and all(precision in d.supports for d in devices):
             return precision, ""
     return "fp32", ""
 
