@@ -13,6 +13,7 @@ SPECS = (
     spec("cpu.cores_known", "boolean", "", "whether the usable cores of every node are known"),
     spec("cpu.threads_per_device", "number", "count", "whole threads for each training process, at least one"),
     spec("host.memory_bytes", "number", "bytes", "host memory that training can use on a node (poorest class)"),
+    spec("host.pinned_memory_capped", "boolean", "", "whether a node runs under WSL2, which caps pinned memory"),
     spec("host.shared_memory_bytes", "number", "bytes", "free shared memory (/dev/shm) of a node (poorest class)"),
     spec("storage.read_bytes_per_second", "number", "bytes_per_second", "measured read rate (slowest class)"),
     spec(
@@ -73,6 +74,7 @@ def derive(context: Context) -> Iterator[Fact]:
         "shared_memory_bytes",
         "shared memory is not known",
     )
+    yield _pinned_memory_capped(context)
     yield tightest(
         "storage.read_bytes_per_second",
         classes,
@@ -81,6 +83,17 @@ def derive(context: Context) -> Iterator[Fact]:
         "the read rate was not measured",
     )
     yield from _feed(context, each)
+
+
+def _pinned_memory_capped(context: Context) -> Fact:
+    name = "host.pinned_memory_capped"
+    kernels = {node.hostname: node.software.versions.get("linux", "") for node in context.profile.nodes}
+    inside = [f"{host}: kernel {kernel}" for host, kernel in kernels.items() if "microsoft" in kernel.lower()]
+    if inside:
+        return known(name, True, "reported", inside[0])
+    if not all(kernels.values()):
+        return unknown(name, "the kernel's release is not known")
+    return known(name, False, "reported")
 
 
 def _feed(context: Context, cores_per_device: float | None) -> Iterator[Fact]:

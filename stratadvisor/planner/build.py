@@ -65,6 +65,8 @@ def build_plan(
         *(n for n in chosen.notes if n not in open_questions),
     )
     settings = {key: value for key, value in chosen.settings.items() if key != "compression"}
+    if not request.pin_memory:
+        settings["pin_memory"] = False
     return Plan(
         strategy=chosen.strategy,
         family=_family(chosen, request),

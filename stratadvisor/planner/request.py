@@ -22,6 +22,7 @@ class Request:
     family: str | None = None
     precision: str | None = None
     offload_allowed: bool = True
+    pin_memory: bool = True
     checkpointing_allowed: bool = True
     minimum_sharding: str = "none"
     compression: str = "none"

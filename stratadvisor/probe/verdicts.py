@@ -64,6 +64,15 @@ def host_memory(node: NodeProfile) -> Iterator[Verdict]:
         yield _verdict("info", node, "host memory", text, "more is killed without a word; raise the limit for offload")
 
 
+def subsystem(node: NodeProfile) -> Iterator[Verdict]:
+    """Yield a finding under WSL2: memory that can be pinned, and memory at all, is less than the machine has."""
+    kernel = node.software.versions.get("linux", "")
+    if "microsoft" in kernel.lower():
+        text = f"WSL2 (kernel {kernel}): pinned memory is capped below free memory, and what is seen is the VM's share"
+        advice = "plans pin nothing here; for offload use native Linux, or raise memory= in .wslconfig"
+        yield _verdict("warning", node, "host memory", text, advice)
+
+
 def rdma(node: NodeProfile) -> Iterator[Verdict]:
     """Yield findings about RDMA that is there but cannot be used."""
     devices = [nic for nic in node.nics if nic.rdma_device and nic.kind != "virtual"]
@@ -119,6 +128,7 @@ CHECKS: tuple[Callable[[NodeProfile], Iterator[Verdict]], ...] = (
     shared_memory,
     processors,
     host_memory,
+    subsystem,
     rdma,
 )
 

@@ -209,7 +209,7 @@ def batches(
         dataset,
         batch_sampler=sampler,
         num_workers=workers,
-        pin_memory=config.device_kind in ("cuda", "rocm"),
+        pin_memory=config.device_kind in ("cuda", "rocm") and bool(config.settings.get("pin_memory", True)),
         persistent_workers=workers > 0,
         multiprocessing_context="fork" if workers else None,  # another way would copy a mapped file to each worker
         worker_init_fn=_start_worker if workers else None,

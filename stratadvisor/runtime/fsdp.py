@@ -38,7 +38,8 @@ class FSDPEngine(Engine):
         self._shard_group = mesh.get_group("shard")
         offload = "cpu" in (self.config.parameter_offload, self.config.optimizer_offload)
         self._storage = torch.device("cpu") if offload else self.device
-        on_cpu = OffloadPolicy() if not offload else CPUOffloadPolicy(pin_memory=self.device.type == "cuda")
+        pinned = self.device.type == "cuda" and bool(self.config.settings.get("pin_memory", True))
+        on_cpu = OffloadPolicy() if not offload else CPUOffloadPolicy(pin_memory=pinned)
         options: dict[str, Any] = {"mesh": mesh, "mp_policy": self._precision(), "offload_policy": on_cpu}
         cast_storage(model, self.config)
         for layer in getattr(model, "layers", ()):

@@ -25,6 +25,7 @@ SETTABLE: dict[str, tuple[Literal["text", "boolean", "number"], tuple[str, ...]]
     "family": ("text", FAMILIES),
     "precision": ("text", ("fp32", "bf16", "fp16", "bf16_pure")),
     "offload_allowed": ("boolean", ()),
+    "pin_memory": ("boolean", ()),
     "checkpointing_allowed": ("boolean", ()),
     "minimum_sharding": ("text", ("none", "optimizer", "gradients", "parameters")),
     "compression": ("text", ("none", "bf16", "fp16", "sign")),
