@@ -8,7 +8,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-_CLONE_NEWUTS, _CLONE_NEWNET = 0x04000000, 0x40000000
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWNET = 0x00020000, 0x04000000, 0x40000000
+_MS_REC, _MS_SLAVE, _MNT_DETACH = 0x4000, 0x80000, 2
 
 
 def join_words(members: Path) -> list[str]:
@@ -42,7 +43,7 @@ class Place:
     def enter(self) -> None:
         """Move the calling process, which must have one thread, here for good; for children of ``os.fork``.
 
-        /sys stays as it was, so what it shows of network devices is the parent's.
+        As under ``ip netns exec``, it sees a /sys of its own with the host's network devices and no control groups.
 
         Raises:
             OSError: the place is gone, or the process may not enter it.
@@ -53,11 +54,19 @@ class Place:
         if self.cores is not None:
             os.sched_setaffinity(0, self.cores)
         library = ctypes.CDLL(None, use_errno=True)
-        handle = os.open(f"/run/netns/{self.namespace}", os.O_RDONLY)
-        try:
-            if library.setns(handle, _CLONE_NEWNET) or library.unshare(_CLONE_NEWUTS):
+
+        def checked(result: int) -> None:
+            if result:
                 code = ctypes.get_errno()
                 raise OSError(code, f"cannot enter {self.namespace}: {os.strerror(code)}")
+
+        handle = os.open(f"/run/netns/{self.namespace}", os.O_RDONLY)
+        try:
+            checked(library.setns(handle, _CLONE_NEWNET))
         finally:
             os.close(handle)
+        checked(library.unshare(_CLONE_NEWUTS | _CLONE_NEWNS))
+        checked(library.mount(b"", b"/", b"none", ctypes.c_ulong(_MS_SLAVE | _MS_REC), None))
+        checked(library.umount2(b"/sys", _MNT_DETACH))
+        checked(library.mount(self.namespace.encode(), b"/sys", b"sysfs", ctypes.c_ulong(0), None))
         socket.sethostname(self.host)

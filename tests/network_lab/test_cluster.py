@@ -111,14 +111,15 @@ def test_a_forked_process_enters_a_host():
         child = os.fork()
         if child == 0:
             place.enter()
-            spaces = os.readlink("/proc/self/ns/net")
-            os.write(writing, f"{os.uname().nodename} {spaces} {len(os.sched_getaffinity(0))}".encode())
+            space, devices = os.readlink("/proc/self/ns/net"), "+".join(sorted(os.listdir("/sys/class/net")))
+            os.write(writing, f"{os.uname().nodename} {space} {len(os.sched_getaffinity(0))} {devices}".encode())
             os._exit(0)
         os.close(writing)
         with os.fdopen(reading) as pipe:
-            name, space, cores = pipe.read().split()
+            name, space, cores, devices = pipe.read().split()
         assert os.waitpid(child, 0)[1] == 0
-        assert (name, cores) == ("one", "1")
+        assert (name, cores, devices) == ("one", "1", "eth0+lo")
+        assert Path("/sys/class/net").exists()
         assert cluster.run("one", ["readlink", "/proc/self/ns/net"]).stdout.strip() == space
         assert os.uname().nodename != "one"
 
