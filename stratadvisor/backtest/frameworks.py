@@ -40,11 +40,12 @@ FRAMEWORKS = (
     Framework("fsdp_qlora", "fsdp.qlora", {"lora_rank": "64"}, pure=True),  # train.py: --lora_rank
     Framework("torchtune", "torchtune"),
     Framework("deeplearning-examples", "lambdal|deeplearningexamples", {"attention": "plain"}),
-    # its own OPT and GPT-Neo layers (third_party/Megatron-DeepSpeed/megatron/model) drop no attention probabilities
+    # its own OPT and GPT-Neo layers (third_party/Megatron-DeepSpeed/megatron/model) drop no attention probabilities and
+    # fuse nothing: gelu, dropout and the residual sums are torch's own operations
     Framework(
         "megatron-deepspeed",
         "sailor",
-        _MEGATRON | {"attention": "plain", "sequence_parallel": "no", "dropout": "no"},
+        _MEGATRON | {"compiled": "no", "attention": "plain", "sequence_parallel": "no", "dropout": "no"},
     ),
     # Megatron-DeepSpeed: ZeRO-1 is DeepSpeed's; written before sequence parallelism and fused attention
     Framework(
