@@ -152,7 +152,11 @@ def _device_names(profile: ClusterProfile) -> list[tuple[str, ...]]:
 
 
 def load_cluster(
-    *, cluster: Path | None, gpus: str | None, inter_node: str | None, intra_node: str | None
+    *,
+    cluster: Path | str | None = None,
+    gpus: str | None = None,
+    inter_node: str | None = None,
+    intra_node: str | None = None,
 ) -> ClusterProfile | None:
     """Return the profile of a file or of the one-line form; None when neither is given."""
     if cluster is not None and gpus is not None:
@@ -165,6 +169,7 @@ def load_cluster(
         return declared.parse_gpus(gpus, inter_node=inter_node, intra_node=intra_node)
     if cluster is None:
         return None
+    cluster = Path(cluster)
     if cluster.suffix.lower() == ".toml":
         from stratadvisor.derive import declared
 
@@ -172,7 +177,7 @@ def load_cluster(
     return store.read_profile(cluster)
 
 
-def resolve_model(*, model_size: str | None, model: str | None) -> ModelShape:
+def resolve_model(*, model_size: str | None = None, model: str | None = None) -> ModelShape:
     """Return the shape of a size, a catalog name, a config.json or a factory."""
     if (model_size is None) == (model is None):
         raise UsageError(
@@ -423,7 +428,7 @@ def choose_targets(plan: Plan, target: str | None, *, overlays: tuple[Path, ...]
 
 def write_bundle(
     result: Recommendation,
-    directory: Path,
+    directory: Path | str,
     *,
     force: bool = False,
     overlays: tuple[Path, ...] = (),
@@ -433,6 +438,7 @@ def write_bundle(
     """Write the files of a plan and return (path, verdict) of each; ``targets``: see ``choose_targets``."""
     from stratadvisor.emit import bundle
 
+    directory = Path(directory)
     own, beside = (None, ()) if targets is None else (targets.own, targets.beside)
     files = bundle.render_bundle(result.plan, result.profile, own, overlays, beside=beside)
     verdicts = bundle.write_bundle(files, directory, force=force)
@@ -450,7 +456,7 @@ def load_plan(path: Path) -> Plan:
 
 
 def run_config(
-    directory: Path,
+    directory: Path | str,
     *,
     steps: int,
     compare: int = 0,
@@ -467,6 +473,7 @@ def run_config(
     from stratadvisor.schema.validation import RunConfigOutcome
     from stratadvisor.validate import run
 
+    directory = Path(directory)
     opened = bundle.read_bundle(directory)
     if opened.drifted and not accept_drift:
         raise DriftError(

@@ -16,7 +16,7 @@ LONGEST_RUN_SECONDS = 7 * 86400.0
 """Our choice of what somebody would try first; the run's length follows from the size: 20 tokens per parameter."""
 
 
-def usual_model(profile: ClusterProfile, workload_of: Callable[[ModelShape], Workload]) -> tuple[ModelShape, str]:
+def largest_usual_model(profile: ClusterProfile, workload_of: Callable[[ModelShape], Workload]) -> tuple[ModelShape, str]:
     """Return the model and the sentence that says how it was chosen; the smallest one if even that takes longer.
 
     ``workload_of`` makes the workload of the user's other options. Planning grows with the size in memory and in time,

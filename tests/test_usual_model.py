@@ -21,7 +21,7 @@ def longest_seconds(profile, size: str) -> float:
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_the_model_is_the_largest_within_a_week(cluster):
     _, profile = comparison.read_cluster(cluster)
-    shape, said = usual_model.usual_model(profile, pipeline.make_workload)
+    shape, said = usual_model.largest_usual_model(profile, pipeline.make_workload)
     sizes = usual_model.SIZES
     chosen = next(s for s in sizes if pipeline.resolve_model(model_size=s, model=None) == shape)
     assert f"planning {chosen}," in said
@@ -34,7 +34,7 @@ def test_the_model_is_the_largest_within_a_week(cluster):
 def test_where_nothing_trains_in_a_week_the_smallest_is_planned_and_said(monkeypatch):
     monkeypatch.setattr(usual_model, "LONGEST_RUN_SECONDS", 1e-6)
     _, profile = comparison.read_cluster("1xT4")
-    shape, said = usual_model.usual_model(profile, pipeline.make_workload)
+    shape, said = usual_model.largest_usual_model(profile, pipeline.make_workload)
     assert shape == pipeline.resolve_model(model_size=usual_model.SIZES[0], model=None)
     assert "the smallest" in said
 

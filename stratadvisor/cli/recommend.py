@@ -141,7 +141,7 @@ def recommend(
     if profile is None:
         profile, cluster = cluster_at_hand()
     if shape is None:
-        shape, said = usual_model.usual_model(profile, make_workload)
+        shape, said = usual_model.largest_usual_model(profile, make_workload)
         note(said)
         workload = make_workload(shape)
     result = pipeline.recommend(profile, workload, overlays=overlays, strategy=strategy)
