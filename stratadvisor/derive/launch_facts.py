@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from stratadvisor.catalog.cuda_builds import lacking_kernels
 from stratadvisor.derive.context import Context, known, spec, unknown
 from stratadvisor.schema.facts import Fact
 from stratadvisor.schema.profile import NicProfile, NodeProfile
@@ -16,6 +17,7 @@ SPECS = (
     spec("launch.interfaces_differ", "boolean", "", "whether no interface name is common to all nodes"),
     spec("launch.peer_access_defect", "boolean", "", "whether a driver announces peer access that does not work"),
     spec("launch.virtual_devices", "boolean", "", "whether a device is a vGPU slice"),
+    spec("software.torch_lacks_device", "boolean", "", "whether a node's torch has no kernels for one of its GPUs"),
     spec(
         "software.torch_release", "number", "count", "PyTorch release as 1000 x major + minor (2.13: 2013); oldest node"
     ),
@@ -36,6 +38,7 @@ def derive(context: Context) -> Iterator[Fact]:
         yield known("launch.virtual_devices", True in flags, "reported")
     else:
         yield unknown("launch.virtual_devices", "not read" if flags else "there is no GPU")
+    yield _torch_lacks_device(context.profile.nodes)
     yield _torch_release(context.profile.nodes)
 
 
@@ -83,6 +86,21 @@ def _peer_access(nodes: tuple[NodeProfile, ...]) -> Fact:
     if not oldest:
         return unknown(name, "the driver's version is not known")
     return known(name, oldest < FIXED_DRIVER, "catalog", f"driver {text}")
+
+
+def _torch_lacks_device(nodes: tuple[NodeProfile, ...]) -> Fact:
+    name = "software.torch_lacks_device"
+    looked = False
+    for node in nodes:
+        build = node.software.versions.get("cuda", "")
+        for device in node.devices:
+            reason = lacking_kernels(device.compute_capability, build) if device.kind == "cuda" else ""
+            if reason:
+                return known(name, True, "reported", f"{node.hostname}, {device.name}: {reason}")
+            looked = looked or bool(build and device.kind == "cuda" and device.compute_capability)
+    if looked or not any(d.kind == "cuda" for node in nodes for d in node.devices):
+        return known(name, False, "reported")
+    return unknown(name, "no build of torch for CUDA is known")
 
 
 def _torch_release(nodes: tuple[NodeProfile, ...]) -> Fact:

@@ -124,6 +124,7 @@ CHECKS: tuple[Callable[[NodeProfile], Iterator[Verdict]], ...] = (
     verdicts_device.ecc,
     verdicts_device.kind_of_device,
     verdicts_device.peer_to_peer_driver,
+    verdicts_device.torch_build,
     links,
     shared_memory,
     processors,

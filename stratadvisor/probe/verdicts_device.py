@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stratadvisor.catalog.cuda_builds import lacking_kernels
 from stratadvisor.schema.profile import DeviceProfile, NodeProfile, Verdict
 from stratadvisor.units import GIB, format_bytes, format_rate
 
@@ -149,6 +150,16 @@ def kind_of_device(node: NodeProfile) -> Iterator[Verdict]:
         elif device.catalog_key is None:
             text = f"{device.name} is not in the catalogue: only measured rates are known of it"
             yield _verdict("warning", node, device, text, "measure it (probe), or add it to a catalogue of your own")
+
+
+def torch_build(node: NodeProfile) -> Iterator[Verdict]:
+    """Yield a finding for each kind of card that the installed torch has no kernels for: it is found, then fails."""
+    build = node.software.versions.get("cuda", "")
+    lacking = {d.name: lacking_kernels(d.compute_capability, build) for d in _gpus(node) if d.kind == "cuda"}
+    for name, reason in lacking.items():
+        if reason:
+            text = f"{name}: {reason}; torch lists the device, and the first kernel fails"
+            yield _verdict("problem", node, None, text, "install torch from the index of a matching CUDA release")
 
 
 def _version(text: str) -> tuple[int, ...]:

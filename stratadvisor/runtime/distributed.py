@@ -141,11 +141,37 @@ def _start_groups(config: TrainConfig, device: torch.device, rank: int, world_si
             own_keys = PrefixStore(f"session-{next(_SESSIONS)}", store)
             return dist.new_group(backend="gloo", timeout=timeout), PrefixStore("signals", own_keys)
         if "MASTER_ADDR" in os.environ:
+    if config.device_kind == "cuda":
+        check_kernels(torch.cuda.get_device_capability(local_rank), torch.cuda.get_arch_list())
             store, rank, world_size = next(iter(rendezvous("env://", rank, world_size, timeout=timeout)))
         else:
             store = HashStore()
         own_keys = PrefixStore(f"session-{next(_SESSIONS)}", store)
         dist.init_process_group(
+def check_kernels(capability: tuple[int, int], built_for: list[str]) -> None:
+    """Refuse a device that this torch has no kernels for; torch itself lists it and fails at the first kernel.
+
+    ``sm_90`` runs on 9.x from 9.0, ``compute_90`` (compiled at run time) on everything from 9.0.
+
+    Raises:
+        TrainingError: neither is there for the device.
+
+    """
+    for name in built_for:
+        kind, _, digits = name.partition("_")
+        digits = digits.rstrip("abcdefghijklmnopqrstuvwxyz")
+        if not digits.isdigit():
+            continue
+        made = int(digits[:-1] or 0), int(digits[-1])
+        if made <= capability and (kind == "compute" or made[0] == capability[0]):
+            return
+    if built_for:
+        raise TrainingError(
+            f"this torch ({torch.__version__}) has kernels for {', '.join(built_for)}, none of which run on compute"
+            f" capability {capability[0]}.{capability[1]}: install a build for a newer (or, for old cards, older) CUDA"
+        )
+
+
             backend,
             store=PrefixStore("groups", own_keys),
             rank=rank,
