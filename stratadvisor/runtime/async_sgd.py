@@ -15,15 +15,17 @@ import torch.distributed as dist
 from torch import nn
 
 from . import data
-from .checkpoint import Checkpoints, Position, write_tensors
+from .checkpoint import CheckpointError, Checkpoints, Position, loaded
 from .compression import CAST_TYPES
 from .config import ConfigError, TrainConfig, TrainingError
 from .distributed import Context
 from .engine import Engine
+from .integrity import write_tensors
 from .local import flatten, write_back
 from .loop import Options, StopFlag
 from .optimizer import ADAM_BETAS, build, learning_rate, local_gradients, set_learning_rate
 from .parameter_server import Compensation, ParameterServer, Phases, Push, Reply
+from .randomness import seed_step
 from .telemetry import FIELDS, Meters, Telemetry, step_event
 
 DELAYS_NAME = "delays.jsonl"
@@ -82,6 +84,8 @@ class AsyncEngine(Engine):
         reply = server.core.first(0) if server else self._receive()
         while not reply.stop:
             write_back(reply.weights, self.parameters)
+            seed_step(self.config.seed, self.context.rank, steps)
+            steps += 1
             push = self._gradient(batches, time.perf_counter() - waiting, stop, counted=counted)
             waiting = time.perf_counter()
             reply = server.core.push(push) if server else self._send(push)
@@ -166,7 +170,9 @@ class Server:
             on_applied=self._note,
         )
         if found is not None:
-            self._load(found[0])
+            loaded(self._load, found[0])
+        elif not options.resume:
+            self.checkpoints.begin_anew()
         self.telemetry = Telemetry(options.run_directory, 0, append=found is not None)
         delays = options.run_directory / DELAYS_NAME
         try:
@@ -270,7 +276,10 @@ class Server:
             self.telemetry.step(event)
         every = self.config.checkpoint_interval_steps
         if every and self._reported - self._saved_round >= every:
-            self._save()
+            try:
+                self._save()
+            except CheckpointError as problem:
+                print(f"warning: {problem}; earlier ones are kept, the next try is in {every} steps", flush=True)
 
     def close(self, stop: StopFlag) -> str:
         """Wait for the workers, write the last checkpoint, end the log; return the reason."""

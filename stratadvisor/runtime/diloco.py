@@ -11,7 +11,8 @@ from torch import nn
 from .compression import CAST_TYPES
 from .config import ConfigError, TrainConfig
 from .distributed import Context
-from .local import LocalEngine, flatten, same_start, token_shares, write_back
+from .local import LocalEngine, flatten, same_start
+from .overlap import Piece
 
 OUTER_LEARNING_RATE = 0.7
 OUTER_MOMENTUM = 0.9
@@ -25,19 +26,25 @@ class OuterNesterov:
         self.momentum_buffer = torch.zeros_like(start)
         self.learning_rate, self.momentum = learning_rate, momentum
 
-    def step(self, mean_change: torch.Tensor) -> torch.Tensor:
-        """Apply the token-weighted mean of ``base - local`` over replicas; return the new weights."""
-        self.momentum_buffer.mul_(self.momentum).add_(mean_change)
-        self.weights.sub_(mean_change + self.momentum * self.momentum_buffer, alpha=self.learning_rate)
-        return self.weights
+    def step(self, mean_change: torch.Tensor, elements: slice = slice(None)) -> torch.Tensor:
+        """Apply the mean of ``base - local`` over replicas to a part; return its new weights."""
+        weights, momentum_buffer = self.weights[elements], self.momentum_buffer[elements]
+        momentum_buffer.mul_(self.momentum).add_(mean_change)
+        weights.sub_(mean_change + self.momentum * momentum_buffer, alpha=self.learning_rate)
+        return weights
 
 
 class DiLoCoEngine(LocalEngine):
-    """Each rank trains its own replica; at an exchange replicas count by the tokens they trained on."""
+    """Each rank trains its own replica; at an exchange replicas count by the tokens they trained on.
+
+    With ``settings.fragments`` and ``settings.delay_steps`` parts of the model are exchanged in turn beside computing
+    (streaming DiLoCo, arXiv:2501.18512), replicas then counting by their share of the batch.
+    """
 
     def __init__(self, config: TrainConfig, context: Context, model: nn.Module) -> None:
         if config.compression == "sign":
             raise ConfigError("compression sign is for ddp: a DiLoCo exchange takes none, bf16 or fp16")
+        self._exchange_group = dist.new_group()  # its own, so that transfers do not wait for others
         super().__init__(config, context, model)
         self.communication = []
         same_start(self.parameters)
@@ -52,24 +59,34 @@ class DiLoCoEngine(LocalEngine):
         """Return this rank alone."""
         return [self.context.rank]
 
-    def mean(self, flat: torch.Tensor, tokens: int) -> torch.Tensor:
-        """Return the token-weighted mean over all ranks."""
-        start = self.clock.mark()
-        share = token_shares(self.context, tokens)[self.context.rank]
+    def begin_mean(self, flat: torch.Tensor, shares: list[float]) -> Any:
+        """Start the mean over all ranks."""
         dtype = CAST_TYPES[self.config.compression]
-        sent = flat * share if dtype is None else (flat * share).to(dtype)
-        dist.all_reduce(sent)
-        if self.communication is not None:
-            self.communication.append((start, self.clock.mark()))
-        return sent.float()
+        sent = flat * shares[self.context.rank]
+        sent = sent if dtype is None else sent.to(dtype)
+        work = dist.all_reduce(sent, group=self._exchange_group, async_op=True)
 
-    def exchange(self, tokens: int) -> None:
-        """Average the changes of all replicas, take the outer step, start again from its result."""
-        if self.in_warmup:  # the gradients were averaged: note where the replicas are
-            self.outer.weights.copy_(flatten(self.parameters))
-            return
-        mean_change = self.mean(self.outer.weights - flatten(self.parameters), tokens)
-        write_back(self.outer.step(mean_change), self.parameters)
+        def finish() -> torch.Tensor:
+            work.wait()
+            return sent.float()
+
+        return finish
+
+    def outgoing(self, piece: Piece, weights: torch.Tensor) -> torch.Tensor:
+        """Return how far this replica has gone from where all replicas last were."""
+        return self.outer.weights[piece.elements] - weights
+
+    def merged(self, piece: Piece, mean: torch.Tensor) -> torch.Tensor:
+        """Take the outer step."""
+        return self.outer.step(mean, piece.elements)
+
+    def note_meeting(self) -> None:
+        """Note where the replicas are."""
+        self.outer.weights.copy_(flatten(self.parameters))
+
+    def consensus(self) -> torch.Tensor:
+        """Return the weights of the outer optimizer."""
+        return self.outer.weights
 
     def shared_state(self) -> dict[str, Any]:
         """Return the outer optimizer."""

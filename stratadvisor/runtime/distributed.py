@@ -75,6 +75,14 @@ class Context:
         dist.all_gather(parts, values, group=self.control)
         return torch.stack(parts)
 
+    def gather_texts(self, text: str) -> list[str]:
+        """Return a text of every rank, by rank."""
+        if self.control is None:
+            return [text]
+        texts: list[Any] = [None] * self.world_size
+        dist.all_gather_object(texts, text, group=self.control)
+        return texts
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         if self.control is not None:
@@ -88,6 +96,28 @@ class Context:
     def stop_announced(self) -> bool:
         """Return whether any rank was asked to stop."""
         return self.store is not None and bool(self.store.check(["stop"]))
+
+
+_PEER_LOSS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Connection refused",
+    "Timed out waiting",
+    "timed out",
+    "failed to connect",
+    "Software caused connection abort",
+    "remote process exited",
+)
+"""What gloo, NCCL and the launcher's store say of a process that is gone or silent."""
+
+
+def peer_loss(problem: RuntimeError) -> str | None:
+    """Return what an error of a collective says about a lost process in one line, None for any other error."""
+    text = str(problem)
+    if isinstance(problem, dist.DistError) or any(sign in text for sign in _PEER_LOSS):
+        return " ".join(text.splitlines()[0].split())[:300] if text else type(problem).__name__
+    return None
 
 
 def _environment(name: str, default: int) -> int:
@@ -111,9 +141,35 @@ def _device(config: TrainConfig, local_rank: int) -> torch.device:
         raise TrainingError(
             f"local rank {local_rank} has no device: {torch.cuda.device_count()} visible; start fewer processes"
         )
+    if config.device_kind == "cuda":
+        check_kernels(torch.cuda.get_device_capability(local_rank), torch.cuda.get_arch_list())
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def check_kernels(capability: tuple[int, int], built_for: list[str]) -> None:
+    """Refuse a device that this torch has no kernels for; torch itself lists it and fails at the first kernel.
+
+    ``sm_90`` runs on 9.x from 9.0, ``compute_90`` (compiled at run time) on everything from 9.0.
+
+    Raises:
+        TrainingError: neither is there for the device.
+
+    """
+    for name in built_for:
+        kind, _, digits = name.partition("_")
+        digits = digits.rstrip("abcdefghijklmnopqrstuvwxyz")
+        if not digits.isdigit():
+            continue
+        made = int(digits[:-1] or 0), int(digits[-1])
+        if made <= capability and (kind == "compute" or made[0] == capability[0]):
+            return
+    if built_for:
+        raise TrainingError(
+            f"this torch ({torch.__version__}) has kernels for {', '.join(built_for)}, none of which run on compute"
+            f" capability {capability[0]}.{capability[1]}: install a build for a newer (or, for old cards, older) CUDA"
+        )
 
 
 def own_group(config: TrainConfig, rank: int, hostname: str) -> int:
@@ -141,37 +197,11 @@ def _start_groups(config: TrainConfig, device: torch.device, rank: int, world_si
             own_keys = PrefixStore(f"session-{next(_SESSIONS)}", store)
             return dist.new_group(backend="gloo", timeout=timeout), PrefixStore("signals", own_keys)
         if "MASTER_ADDR" in os.environ:
-    if config.device_kind == "cuda":
-        check_kernels(torch.cuda.get_device_capability(local_rank), torch.cuda.get_arch_list())
             store, rank, world_size = next(iter(rendezvous("env://", rank, world_size, timeout=timeout)))
         else:
             store = HashStore()
         own_keys = PrefixStore(f"session-{next(_SESSIONS)}", store)
         dist.init_process_group(
-def check_kernels(capability: tuple[int, int], built_for: list[str]) -> None:
-    """Refuse a device that this torch has no kernels for; torch itself lists it and fails at the first kernel.
-
-    ``sm_90`` runs on 9.x from 9.0, ``compute_90`` (compiled at run time) on everything from 9.0.
-
-    Raises:
-        TrainingError: neither is there for the device.
-
-    """
-    for name in built_for:
-        kind, _, digits = name.partition("_")
-        digits = digits.rstrip("abcdefghijklmnopqrstuvwxyz")
-        if not digits.isdigit():
-            continue
-        made = int(digits[:-1] or 0), int(digits[-1])
-        if made <= capability and (kind == "compute" or made[0] == capability[0]):
-            return
-    if built_for:
-        raise TrainingError(
-            f"this torch ({torch.__version__}) has kernels for {', '.join(built_for)}, none of which run on compute"
-            f" capability {capability[0]}.{capability[1]}: install a build for a newer (or, for old cards, older) CUDA"
-        )
-
-
             backend,
             store=PrefixStore("groups", own_keys),
             rank=rank,
@@ -250,7 +280,7 @@ def _context(
         group_of_rank=tuple(groups),
         batch_of_rank=tuple(config.groups[g].batch_per_device for g in groups),
         micro_batches=config.groups[groups[rank]].gradient_accumulation_steps,
+        ranks_per_sample=config.tensor_parallel_degree,
         control=control,
         store=store,
     )
-        ranks_per_sample=config.tensor_parallel_degree,

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from .checkpoint import write_tensors
 from .clock import Clock, Mark
 from .config import ConfigError, TrainConfig
 from .distributed import Context
+from .integrity import write_tensors
 from .lora import LoRALinear, adapter_value, quantize
 from .optimizer import LossScaler, build, local_gradients, set_learning_rate
 
@@ -48,6 +48,8 @@ class Engine:
     """Length of the run that fractions in the settings refer to."""
     exchange_interval = 0
     """Steps between exchanges of replicas that run on their own; 0 when all ranks step together."""
+    meets_early = True
+    """Whether a rank that was asked to stop may go to the next exchange before it is due."""
 
     def __init__(self, config: TrainConfig, context: Context, model: nn.Module) -> None:
         self.config, self.context, self.device = config, context, context.device
@@ -149,12 +151,12 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs beyond the model."""
-        return {"optimizer": self.optimizer.state_dict(), "scale": self.scaler.scale}
+        return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take back what ``state`` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.scale = state["scale"]
+        self.scaler.load_state_dict(state["scaler"])
 
     def plain_model(self) -> nn.Module:
         """Return the model without wrappers."""

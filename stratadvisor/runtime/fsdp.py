@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
@@ -19,6 +20,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from .config import ConfigError
 from .engine import COMPUTE_TYPES, Engine, cast_storage, initial_value
+from .integrity import note_sum, write_tensors
 
 
 class FSDPEngine(Engine):
@@ -50,13 +52,13 @@ class FSDPEngine(Engine):
         self._materialize(model)
         return model
 
-    def _shard_degree(self) -> int:
-        world_size = self.context.world_size
     def _mesh(self, replicate: int, shard: int) -> DeviceMesh:
         if replicate > 1:
             return init_device_mesh(self.device.type, (replicate, shard), mesh_dim_names=("replicate", "shard"))
         return init_device_mesh(self.device.type, (shard,), mesh_dim_names=("shard",))
 
+    def _shard_degree(self) -> int:
+        world_size = self.context.world_size
         if self.config.engine == "fsdp2":
             return world_size
         if world_size % self.config.shard_degree:
@@ -103,13 +105,29 @@ class FSDPEngine(Engine):
     def save(self, directory: Path) -> None:
         """Write every rank's part (torch.distributed.checkpoint: readable with another number of ranks)."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        save_shards({"model": model, "optimizer": optimizer}, checkpoint_id=directory / "shards")
+        shards = directory / "shards"
+        try:
+            save_shards({"model": model, "optimizer": optimizer}, checkpoint_id=shards)
+        except CheckpointException as problem:  # raised on every rank; no Exception, so nobody else would catch it
+            raise OSError(_first_failure(problem)) from problem
+        for own in shards.glob(f"__{self.context.rank}_*"):
+            note_sum(own)
         if self.context.rank == 0:
-            torch.save({"scale": self.scaler.scale}, directory / "state.pt")
+            write_tensors(directory / "state.pt", {"scaler": self.scaler.state_dict()})
 
     def load(self, directory: Path) -> None:
         """Read this rank's part."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        load_shards({"model": model, "optimizer": optimizer}, checkpoint_id=directory / "shards")
+        try:
+            load_shards({"model": model, "optimizer": optimizer}, checkpoint_id=directory / "shards")
+        except CheckpointException as problem:
+            raise OSError(_first_failure(problem)) from problem
         set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
-        self.scaler.scale = torch.load(directory / "state.pt", weights_only=True)["scale"]
+        self.scaler.load_state_dict(torch.load(directory / "state.pt", weights_only=True)["scaler"])
+
+
+def _first_failure(problem: CheckpointException) -> str:
+    """Return why the first rank failed, in one line."""
+    for rank, (reason, _) in sorted(problem.failures.items()):
+        return f"rank {rank}: {' '.join(str(reason).split())[:300]}"
+    return "unknown reason"

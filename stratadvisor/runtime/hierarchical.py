@@ -12,14 +12,22 @@ from .compression import CAST_TYPES
 from .config import TrainConfig
 from .ddp import DDPEngine
 from .distributed import Context
-from .local import LocalEngine, flatten, same_start, token_shares, write_back
+from .local import LocalEngine, flatten, same_start
+from .overlap import Piece
 
 
 class HierarchicalEngine(LocalEngine, DDPEngine):
-    """DDP on each node; nodes meet every ``sync_interval_steps``, each counted by the tokens it trained on.
+    """DDP on each node; nodes meet every k = ``sync_interval_steps``, each counted by what it trained on.
 
-    Local SGD with periodic averaging (arXiv:1805.09767), a node as the worker. Optimizer states stay local.
+    Local SGD with periodic averaging (arXiv:1805.09767), a node as the worker. Optimizer states stay local. With
+    ``settings.delay_steps`` d the mean is of the weights d steps ago and is sent while these steps run. Every step is
+    at most s long (for SGD the learning rate times ``gradient_clip_norm``), so two nodes are at most 2 d s apart after
+    a meeting and 2 (k + d) s at any time: each is the same mean plus its own steps since the snapshot.
+
+    With k = 1 and d = 0 gradients are averaged over all ranks, which is exact for any optimizer.
     """
+
+    meets_early = False  # ranks of a node wait for each other inside every step, so none may leave it alone
 
     def __init__(self, config: TrainConfig, context: Context, model: nn.Module) -> None:
         # Every rank has to make every group, in the same order.
@@ -33,6 +41,13 @@ class HierarchicalEngine(LocalEngine, DDPEngine):
         self._node_control = {node: dist.new_group(ranks[node], backend="gloo") for node in nodes}[own]
         super().__init__(config, context, model)
         same_start(self.parameters)
+        # Only a change may be rounded: weights sent in 16 bit would forget every small step.
+        self._base = None if config.compression == "none" else flatten(self.parameters)
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether gradients are averaged over all nodes in every step: in the warm-up, and with an interval of one."""
+        return self.config.sync_interval_steps == 1 or super().in_lockstep
 
     def replica_ranks(self) -> list[int]:
         """Return the ranks of this node."""
@@ -42,23 +57,53 @@ class HierarchicalEngine(LocalEngine, DDPEngine):
         """Return the gloo group of this node."""
         return self._node_control
 
-    def mean(self, flat: torch.Tensor, tokens: int) -> torch.Tensor:
-        """Return the token-weighted mean over nodes: leaders over the network, then each leader inside its node."""
-        start = self.clock.mark()
-        shares = token_shares(self.context, tokens)
+    def begin_mean(self, flat: torch.Tensor, shares: list[float]) -> Any:
+        """Start the mean over nodes: leaders over the network, then each leader inside its node."""
+        if len(self._leaders) == 1:
+            return lambda: flat
         leader = self.context.node_ranks[0]
-        if self.context.rank == leader:
-            dtype = CAST_TYPES[self.config.compression]
-            sent = flat * sum(shares[r] for r in self.context.node_ranks)
-            sent = sent if dtype is None else sent.to(dtype)
-            dist.all_reduce(sent, group=self._leader_group)
-            flat = sent.float()
-        dist.broadcast(flat, src=leader, group=self.group)
-        if self.communication is not None:
-            self.communication.append((start, self.clock.mark()))
-        return flat
+        if self.context.rank != leader:
 
-    def exchange(self, tokens: int) -> None:
-        """Average the weights of the nodes."""
-        if len(self._leaders) > 1 and not self.in_warmup:
-            write_back(self.mean(flatten(self.parameters), tokens), self.parameters)
+            def receive() -> torch.Tensor:
+                dist.broadcast(flat, src=leader, group=self.group)
+                return flat
+
+            return receive
+        dtype = CAST_TYPES[self.config.compression]
+        sent = flat * sum(shares[r] for r in self.context.node_ranks)
+        sent = sent if dtype is None else sent.to(dtype)
+        work = dist.all_reduce(sent, group=self._leader_group, async_op=True)
+
+        def finish() -> torch.Tensor:
+            work.wait()
+            mean = sent.float()
+            dist.broadcast(mean, src=leader, group=self.group)
+            return mean
+
+        return finish
+
+    def outgoing(self, piece: Piece, weights: torch.Tensor) -> torch.Tensor:
+        """Return a copy of the weights, into which the mean of all is received; what changed, where it is rounded."""
+        return weights.clone() if self._base is None else weights - self._base[piece.elements]
+
+    def merged(self, piece: Piece, mean: torch.Tensor) -> torch.Tensor:
+        """Return the mean."""
+        return mean if self._base is None else self._base[piece.elements].add_(mean)
+
+    def note_meeting(self) -> None:
+        """Note where the nodes are."""
+        if self._base is not None:
+            self._base.copy_(flatten(self.parameters))
+
+    def consensus(self) -> torch.Tensor:
+        """Return the mean over nodes, or where all of them last were."""
+        return super().consensus() if self._base is None else self._base
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return where the nodes last were, where that is needed."""
+        return {} if self._base is None else {"base": self._base}
+
+    def load_shared_state(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+        if self._base is not None:
+            self._base.copy_(state["base"])

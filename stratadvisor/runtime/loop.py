@@ -18,12 +18,13 @@ import torch.distributed as dist
 from torch import nn
 
 from . import data
-from .checkpoint import Checkpoints, Position
+from .checkpoint import CheckpointError, Checkpoints, Position, loaded
 from .clock import Mark
 from .config import TrainConfig
 from .distributed import Context
 from .engine import Engine
 from .optimizer import learning_rate
+from .randomness import seed_step
 from .telemetry import FIELDS, Meters, Telemetry, step_event
 
 
@@ -99,8 +100,10 @@ class Loop:
         self.position = Position()
         found = self.checkpoints.latest() if options.resume else None
         if found is not None:
-            engine.load(found[0])
+            loaded(engine.load, found[0])
             self.position = found[1]
+        elif not options.resume:
+            self.checkpoints.begin_anew()
         self.last_step = options.steps if options.steps is not None else (config.total_steps or None)
         self.warmup_steps = min(float(config.warmup_steps), options.warmup_limit)
         engine.horizon = options.horizon(config)
@@ -137,7 +140,7 @@ class Loop:
             every = self.config.checkpoint_interval_steps
             if every and self.steps_since_checkpoint >= every and not self.tokens_since_exchange and not stopped:
                 self._report(keep=0)
-                self._checkpoint()
+                self._checkpoint_or_go_on()
         if not self.engine.exchange_interval:
             self._report(keep=0)
         if self.steps_since_checkpoint:
@@ -153,6 +156,7 @@ class Loop:
         """Run one optimizer step."""
         engine, device = self.engine, self.context.device
         engine.step = self.position.step
+        seed_step(self.config.seed, self.context.rank // self.context.ranks_per_sample, engine.step)
         waiting = time.perf_counter()
         micro_batches = [next(self.batches) for _ in range(self.context.micro_batches)]
         data_wait_seconds = time.perf_counter() - waiting
@@ -219,7 +223,7 @@ class Loop:
         if self.stop.raised:
             self.context.announce_stop()
         due = len(self.records) >= self.engine.exchange_interval or self._finished()
-        if not due and not self.context.stop_announced():
+        if not due and not (self.engine.meets_early and self.context.stop_announced()):
             newest = self.records[-1]
             self.telemetry.alive(newest.step, lambda: float(newest.loss) / max(1, newest.tokens))
             return False
@@ -248,6 +252,16 @@ class Loop:
         )
         self.records.clear()
         return stopped
+
+    def _checkpoint_or_go_on(self) -> None:
+        """Write a checkpoint; where that fails (a full disk), say so and train on to the next one."""
+        try:
+            self._checkpoint()
+        except CheckpointError as problem:
+            self.steps_since_checkpoint = 0
+            if self.context.rank == 0:
+                every = self.config.checkpoint_interval_steps
+                print(f"warning: {problem}; earlier ones are kept, the next try is in {every} steps", flush=True)
 
     def _checkpoint(self) -> None:
         path = self.checkpoints.save(self.position, self.engine.save)

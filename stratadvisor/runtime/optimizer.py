@@ -140,6 +140,14 @@ class LossScaler:
         self.scale = 65536.0 if enabled else 1.0
         self._quiet_steps, self._growth_interval = 0, growth_interval
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs."""
+        return {"scale": self.scale, "quiet_steps": self._quiet_steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what ``state_dict`` returned."""
+        self.scale, self._quiet_steps = state["scale"], state["quiet_steps"]
+
     def update(self, *, finite: bool) -> None:
         """Note whether the gradients of a step were finite."""
         if not self.enabled:

@@ -15,6 +15,8 @@ from .config import TrainConfig, TrainingError, load
 from .loop import Options, train
 
 EXIT_ERROR = 2
+EXIT_LOST = 3
+"""Another process of the run ended or cannot be reached; nothing is wrong with this one."""
 
 
 def parse(arguments: Sequence[str] | None, bundle: Path) -> tuple[Path, argparse.Namespace]:
@@ -47,14 +49,18 @@ def main(
     bundle: Path,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Train and return the exit code: 0 after a complete or an interrupted run, 2 after a problem told in one line."""
+    """Train and return the exit code.
+
+    0 after a complete run or one that was asked to stop, 2 after a problem, 3 when another process was lost; the last
+    two say why in one line. A program that a launcher starts again goes on from the newest checkpoint.
+    """
     config_path, chosen = parse(arguments, bundle)
     try:
         config = load(config_path)
         options = Options(
             steps=chosen.steps,
             data=chosen.data,
-            resume=chosen.resume,
+            resume=chosen.resume or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0",
             run_directory=run_directory(chosen.run_dir, bundle),
         )
         with distributed.session(config) as context:
@@ -62,4 +68,15 @@ def main(
     except TrainingError as problem:
         print(f"rank {os.environ.get('RANK', '0')}: error: {problem}", file=sys.stderr, flush=True)
         return EXIT_ERROR
+    except RuntimeError as problem:
+        reason = distributed.peer_loss(problem)
+        if reason is None:
+            raise
+        print(
+            f"rank {os.environ.get('RANK', '0')}: error: another process of this run ended or cannot be reached"
+            f" ({reason}); the one that ended first says why, and --resume goes on from the newest checkpoint",
+            file=sys.stderr,
+            flush=True,
+        )
+        return EXIT_LOST
     return 0

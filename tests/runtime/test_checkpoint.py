@@ -7,9 +7,10 @@ import pytest
 import torch
 from runtime_bundle import configuration
 
-from stratadvisor.runtime.checkpoint import Checkpoints, Position, write_tensors
+from stratadvisor.runtime.checkpoint import Checkpoints, Position
 from stratadvisor.runtime.config import TrainingError, parse
 from stratadvisor.runtime.distributed import Context
+from stratadvisor.runtime.integrity import write_tensors
 
 CONTEXT = Context(
     rank=0,
