@@ -69,6 +69,8 @@ times while the model was written, and these choices were made or confirmed with
   parallelism, fp32 runs of Megatron on Ampere and later as TF32 (`sailor-gh200` exceeds the fp32 peak);
 - `sailor-gh200` tells the layers of each pipeline stage, which are uneven; they were read after its errors were seen. So
   was the code of its layers, which fuses nothing, while Megatron's own do;
+- `lambda-workstation` trains a head of two outputs (run_squad.py), not the vocabulary's: seen when BERT-base and
+  BERT-large differed by what that projection takes;
 - plain attention without a fused softmax makes 11 passes over its scores.
 
 So "left out" means: no constant was fitted on it. It does not mean: never seen. Rows that nobody has looked at may come

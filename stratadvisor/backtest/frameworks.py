@@ -39,7 +39,8 @@ FRAMEWORKS = (
     Framework("litgpt", "litgpt", {"lora_rank": "8"}),  # finetune/lora.py: lora_r
     Framework("fsdp_qlora", "fsdp.qlora", {"lora_rank": "64"}, pure=True),  # train.py: --lora_rank
     Framework("torchtune", "torchtune"),
-    Framework("deeplearning-examples", "lambdal|deeplearningexamples", {"attention": "plain"}),
+    # run_squad.py: two outputs per token, start and end of the answer
+    Framework("deeplearning-examples", "lambdal|deeplearningexamples", {"attention": "plain", "outputs": "2"}),
     # its own OPT and GPT-Neo layers (third_party/Megatron-DeepSpeed/megatron/model) drop no attention probabilities and
     # fuse nothing: gelu, dropout and the residual sums are torch's own operations
     Framework(

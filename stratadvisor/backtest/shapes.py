@@ -15,6 +15,13 @@ _TIED_NAMES = ("gpt", "mpt", "opt", "bert", "llama-3.2-3b", "llama-3.2-1b")
 
 def shape_of(row: Row) -> ModelShape | str:
     """Return the shape, or why the row does not give one."""
+    shape, outputs = _body(row), row.count("outputs")
+    if outputs and isinstance(shape, ModelShape):
+        return shape.model_copy(update={"task_outputs": outputs})
+    return shape
+
+
+def _body(row: Row) -> ModelShape | str:
     name = row.text("model_name") or "model"
     if "(MoE)" in name:
         return "the experts of a mixture are not described by these columns"

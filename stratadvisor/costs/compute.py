@@ -288,9 +288,9 @@ def _elementwise(
 
 def _head(shape: ModelShape, layout: Layout, rates: Rates, tokens: float) -> _Parts:
     parts = _Parts()
-    if shape.vocab_size == 0:
+    if shape.num_outputs == 0:
         return parts
-    width = shape.vocab_size / layout.tensor_parallel_degree
+    width = shape.num_outputs / layout.tensor_parallel_degree
     if layout.engine == "megatron":
         width = math.ceil(width / fitted.PADDED_VOCABULARY) * fitted.PADDED_VOCABULARY
     one = product_seconds(rates, tokens, width, shape.hidden_size)

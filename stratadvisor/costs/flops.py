@@ -86,7 +86,7 @@ def forward_linear_flops_per_token(shape: ModelShape) -> float:
     total = 0.0
     for products, layers in layer_products(shape):
         total += layers * sum(2.0 * p.out_width * p.in_width * p.count * p.tokens_share for p in products)
-    return total + 2.0 * shape.hidden_size * shape.vocab_size
+    return total + 2.0 * shape.hidden_size * shape.num_outputs
 
 
 def forward_attention_flops_per_sequence(shape: ModelShape, sequence_length: int) -> float:

@@ -15,7 +15,7 @@ MEGATRON_BYTES = 10
 
 def score_bytes(shape: ModelShape, layout: Layout, recipe: Recipe, tokens: float) -> tuple[float, float]:
     """Return (in forward, at the start of backward) bytes of scores and loss for ``tokens`` tokens of this rank."""
-    scores = tokens * shape.vocab_size / layout.tensor_parallel_degree
+    scores = tokens * shape.num_outputs / layout.tensor_parallel_degree
     hidden = tokens * shape.hidden_size * (recipe.residual + recipe.compute)
     hidden += tokens * norm_extra_bytes(shape, layout, recipe)
     if in_megatron(layout):

@@ -50,7 +50,7 @@ def moments(
         at_loss = start if kinds.autocast else ahead
         found["loss forward"] = (before, kept, forward_scores, ahead + fixed, 0.0)
         found["loss backward"] = (before, kept, backward_scores, at_loss + fixed, 0.0)
-        gradient_of_scores = tokens * shape.vocab_size * kinds.compute / layout.tensor_parallel_degree
+        gradient_of_scores = tokens * shape.num_outputs * kinds.compute / layout.tensor_parallel_degree
         found["backward head"] = (before + head_gradient, kept, gradient_of_scores, at_loss + fixed, 0.0)
     early = before if before else kinds.gradient * head if layout.engine != "fsdp2" else kinds.compute * head
     one_gradient = 0.0 if before else states.gradients * local.one_layer / max(1.0, local.total)

@@ -88,7 +88,7 @@ def stranded_bytes(
 def _freed_before_the_loss(shape: ModelShape, layout: Layout, kinds: Recipe) -> tuple[float, float]:
     """Return the bytes of (16-bit scores, blocks of a checkpointed layer's forward pass)."""
     tokens = layout.micro_batch_size * layout.sequence_length / layout.context_parallel_degree
-    vocabulary = shape.vocab_size / layout.tensor_parallel_degree
+    vocabulary = shape.num_outputs / layout.tensor_parallel_degree
     scores = 2 * tokens * vocabulary if kinds.compute == 2 else 0.0
     width = kinds.compute * _layer_width(shape, layout)
     if layout.activation_checkpointing != "full" or in_megatron(layout) or 4 * vocabulary <= width:

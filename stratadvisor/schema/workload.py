@@ -35,6 +35,8 @@ class ModelShape(Document):
     """Width of the MLP; of one expert for a mixture of experts."""
     gated_mlp: bool = True
     vocab_size: int = Field(default=0, ge=0)
+    task_outputs: int = Field(default=0, ge=0)
+    """Outputs per token of a task's own head (classes, ends of a span); 0: the model predicts the vocabulary."""
     tied_embeddings: bool = False
     max_sequence_length: int = Field(default=0, ge=0)
     num_experts: int = Field(default=0, ge=0)
@@ -62,6 +64,11 @@ class ModelShape(Document):
     def is_transformer(self) -> bool:
         """Whether the transformer formulas apply."""
         return self.family != "module"
+
+    @property
+    def num_outputs(self) -> int:
+        """Columns of the output projection."""
+        return self.task_outputs or self.vocab_size
 
     @property
     def attention_width(self) -> int:

@@ -17,7 +17,9 @@ from stratadvisor.backtest.picks import pick_quality
 from stratadvisor.backtest.rows import Row
 from stratadvisor.backtest.run import Predicted, predict_rows, summarise, verdicts
 from stratadvisor.backtest.score import Outcome, predict
+from stratadvisor.backtest.shapes import shape_of
 from stratadvisor.backtest.table import HEADER, as_csv
+from stratadvisor.costs.flops import forward_linear_flops_per_token
 from stratadvisor.errors import UsageError
 
 ROWS = tuple(Row(line, dict(cells)) for line, cells in enumerate(PUBLISHED, start=2))
@@ -157,6 +159,18 @@ def test_peaks_that_cannot_be_predicted_say_why(change: dict[str, str], reason: 
 def test_uneven_stages_are_taken_as_they_are_told(cells: dict[str, str], layers: tuple[int, ...]) -> None:
     row = Row(2, {"strategy": "tp-pp-dp", "n_layers": "24", "pp": "2", "micro_batch": "1"} | cells)
     assert layout_of(row, "bf16", 2, 2).stage_layers == layers
+
+
+def test_a_task_head_takes_the_place_of_the_vocabulary() -> None:
+    bert = {"model_name": "BERT-base", "n_layers": "12", "hidden": "768", "n_heads": "12", "vocab": "30522"}
+    whole, task = (shape_of(Row(2, bert | more)) for more in ({}, {"outputs": "2"}))
+    assert not isinstance(whole, str)
+    assert not isinstance(task, str)
+    assert whole.num_parameters == task.num_parameters
+    # forward products of a token: 24 h^2 FLOPs a layer (12 h^2 weights), and the output projection
+    layers = 12 * 24 * 768**2
+    assert forward_linear_flops_per_token(whole) == layers + 2 * 768 * 30522
+    assert forward_linear_flops_per_token(task) == layers + 2 * 768 * 2
 
 
 def test_stages_that_contradict_the_layers_are_refused() -> None:
