@@ -8,6 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import plan_examples
@@ -20,7 +22,7 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed"),
 ]
-TARGETS = ("accelerate", "huggingface", "lightning")
+TARGETS = ("accelerate", "huggingface", "lightning", "ray")
 STEPS = 5
 LIMIT_SECONDS = 500
 
@@ -34,15 +36,24 @@ def bundle(tmp_path_factory) -> Path:
     return directory
 
 
-def start(script: Path, run_directory: Path, *options: str) -> str:
+@pytest.fixture
+def ray_home() -> Iterator[dict[str, str]]:
+    """A home and a folder of Ray's own, near the root: names of sockets are short, and nothing else is touched."""
+    pytest.importorskip("ray")
+    folder = tempfile.mkdtemp(prefix="ray-")
+    yield {"HOME": folder, "RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def start(script: Path, run_directory: Path, *options: str, **variables: str) -> str:
     outer = ("SLURM", "TORCHELASTIC_", "NNODES", "NODE_RANK", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_")
-    theirs = ("ACCELERATE_", "FSDP_", "PL_", "STRATADVISOR_", "NPROC_")
+    theirs = ("ACCELERATE_", "FSDP_", "PL_", "STRATADVISOR_", "NPROC_", "RAY_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith((*outer, *theirs))}
     ours = {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1", "STRATADVISOR_RUN_DIR": str(run_directory)}
     offline = {"HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         ["bash", str(script), *options],
-        env=kept | ours | offline,
+        env=kept | ours | offline | variables,
         cwd=run_directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -53,11 +64,15 @@ def start(script: Path, run_directory: Path, *options: str) -> str:
     return done.stdout
 
 
+def written_losses(run_directory: Path) -> list[float]:
+    events = [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
+    return [e["loss"] for e in events if e["event"] == "step"]
+
+
 def own_losses(bundle: Path, run_directory: Path) -> list[float]:
     run_directory.mkdir()
     start(bundle / "launch.sh", run_directory, "--steps", str(STEPS))
-    events = [json.loads(line) for line in (run_directory / "metrics.jsonl").read_text().splitlines()]
-    return [e["loss"] for e in events if e["event"] == "step"]
+    return written_losses(run_directory)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +97,45 @@ def test_five_steps_have_the_losses_of_the_plans_own_program_also_when_resumed(b
     assert sorted(rest) == [4, 5]
     # sums in bf16 may take another order; one step changes the loss here by 2 % and more
     assert list((first | rest).values()) == pytest.approx(expected, rel=2e-3)
+
+
+def test_ray_trains_with_the_losses_of_the_plans_own_program(bundle, expected, tmp_path, ray_home):
+    start(bundle / "targets" / "ray" / "launch.sh", tmp_path, "--steps", str(STEPS), **ray_home)
+    assert written_losses(tmp_path) == pytest.approx(expected, rel=2e-3)
+
+
+UNEQUAL_NODES = """
+import os, runpy, sys
+from ray.cluster_utils import Cluster
+
+common = {"num_cpus": 1, "object_store_memory": 80 * 1024**2}
+head = {"labels": {"stratadvisor-group": "1"}, "include_dashboard": False, **common}
+cluster = Cluster(initialize_head=True, head_node_args=head)
+try:
+    cluster.add_node(labels={"stratadvisor-group": "0"}, **common)
+    os.environ["RAY_ADDRESS"] = cluster.address
+    sys.argv = [sys.argv[1], "--steps", "4"]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    cluster.shutdown()
+"""
+
+
+def test_ray_gives_unequal_nodes_their_own_shares(tmp_path, ray_home):
+    """Two Ray nodes on this machine, labelled in the other order than they start."""
+    pytest.importorskip("ray")
+    groups = (group("large", devices=1, micro=3), group("small", devices=1, micro=1))
+    plan = make_plan("uneven_ddp", "torchrun", groups, settings={"learning_rate": 0.02})
+    write_bundle(render_bundle(plan, plan_examples.profile(), beside=("ray",)), tmp_path / "b")
+    program = tmp_path / "b" / "targets" / "ray" / "train_ray.py"
+    starter = tmp_path / "start.sh"
+    starter.write_text('exec "$PYTHON" -c "$PROGRAM" "$@"\n')
+    start(starter, tmp_path, str(program), PROGRAM=UNEQUAL_NODES, **ray_home)
+    events = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    # (3 + 1) sequences of 64 tokens: with two equal shares it would be 6 or 2
+    assert [e["tokens"] for e in events if e["event"] == "step"] == [256] * 4
+    losses = written_losses(tmp_path)
+    assert losses[-1] < losses[0] - 0.1
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero2"])
