@@ -301,13 +301,50 @@ def _positive(option: str, text: str, dimension: Dimension) -> float:
 
 
 def overlay_folders(given: tuple[Path, ...]) -> tuple[Path, ...]:
-    """Return overlay folders, STRATADVISOR_OVERLAYS first; each must exist."""
+    """Return overlay folders: installed plug-ins, then STRATADVISOR_OVERLAYS, then those given; each must exist."""
     from_environment = tuple(Path(p) for p in os.environ.get("STRATADVISOR_OVERLAYS", "").split(os.pathsep) if p)
     folders = from_environment + given
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"overlay {folder} is not a directory")
-    return folders
+    return _plugged_folders() + folders
+
+
+def load_plugins() -> None:
+    """Load every installed plug-in; ``plugins.problems()`` then says which are left out, and why."""
+    from stratadvisor import probe, strategies
+
+    assert probe.PROBES
+    assert strategies.STRATEGIES
+    _plugged_folders()
+
+
+def _plugged_folders() -> tuple[Path, ...]:
+    """Return the folders of installed rules and targets that are sound; the others are named and left out."""
+    from stratadvisor import plugins
+
+    kept: tuple[Path, ...] = ()
+    for folder, plugin in plugins.folders().items():
+        try:
+            _try_folder(folder, kept)
+        except StratadvisorError as problem:
+            plugins.leave_out(plugin, problem.message)
+        else:
+            kept += (folder,)
+    return kept
+
+
+def _try_folder(folder: Path, below: tuple[Path, ...]) -> None:
+    from stratadvisor.derive import facts as derive_facts
+    from stratadvisor.emit import manifest
+    from stratadvisor.rules_engine import check, load
+
+    if (folder / "rules").is_dir():
+        check.check(load.load_ruleset((*below, folder)), derive_facts.SPECS)
+    if (folder / "templates").is_dir():
+        for entry in sorted((folder / "templates").iterdir()):
+            if (entry / manifest.MANIFEST_NAME).is_file():
+                manifest.load_manifest(entry.name, (*below, folder))
 
 
 def recommend(
@@ -325,7 +362,7 @@ def recommend(
         UsageError: no strategy of that name, or it does not apply to this cluster.
 
     """
-    from stratadvisor import planner
+    from stratadvisor import planner, plugins, surroundings
     from stratadvisor.derive import cluster as derive_cluster
     from stratadvisor.derive import facts as derive_facts
     from stratadvisor.rules_engine import check, load, walk
@@ -342,7 +379,7 @@ def recommend(
     candidates = planner.enumerate_candidates(view.cluster, workload)
     facts = derive_facts.derive_facts(profile, view.cluster, workload, candidates)
     outcome = walk.walk(ruleset, facts, derive_facts.SPECS)
-    warnings = view.warnings
+    warnings = view.warnings + plugins.warnings(*(g for g in plugins.GROUPS if g != "stratadvisor.probes"))
     if strategy is not None:
         candidates, outcome, said = _forced(strategy, candidates, outcome)
         warnings += said
@@ -371,6 +408,7 @@ def recommend(
         )
     if warnings:
         plan = plan.model_copy(update={"warnings": warnings + plan.warnings})
+    plan = surroundings.consider(plan, profile)
     return Recommendation(plan=plan, profile=profile, facts=facts)
 
 

@@ -6,7 +6,19 @@ from typing import Any
 
 import typer
 
-from stratadvisor.cli import backtest, check, compare, explain, probe, recommend, report, rules, run_config, schema
+from stratadvisor.cli import (
+    backtest,
+    check,
+    compare,
+    explain,
+    plugins,
+    probe,
+    recommend,
+    report,
+    rules,
+    run_config,
+    schema,
+)
 
 app = typer.Typer(
     name="stratadvisor",
@@ -66,6 +78,9 @@ app.command(
 )(backtest.backtest)
 app.command("schema", help=schema.HELP, short_help="Print a document's JSON schema.", epilog=schema.EXAMPLE)(
     schema.schema
+)
+app.command("plugins", help=plugins.HELP, short_help="List installed plug-ins.", epilog=plugins.EXAMPLE)(
+    plugins.plugins
 )
 app.add_typer(rules.app, name="rules", help="The flowchart: read it, check it, run its examples, draw it.")
 

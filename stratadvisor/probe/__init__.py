@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratadvisor import plugins
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
@@ -98,3 +100,7 @@ PROBES: dict[str, Probe] = {
     ),
 }
 """Name -> sub-probe, in run order: what is least needed comes last, because it is left out when time runs short."""
+
+PLUGGED: dict[str, Probe] = plugins.load("stratadvisor.probes", Probe, taken=tuple(PROBES))
+"""Sub-probes of installed plug-ins: their functions return ``Verdict`` documents, which the profile shows."""
+PROBES.update(PLUGGED)

@@ -8,8 +8,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from stratadvisor import plugins
 from stratadvisor.errors import ProbeError, UsageError
-from stratadvisor.probe import PROBES, assemble
+from stratadvisor.probe import PLUGGED, PROBES, assemble
 from stratadvisor.probe.crew import Crew
 from stratadvisor.probe.judge import judge
 from stratadvisor.probe.looker import Looker, Progress, selection
@@ -26,6 +27,7 @@ from stratadvisor.schema.profile import (
     NodeProfile,
     Observation,
     SoftwareProfile,
+    Verdict,
 )
 
 
@@ -69,6 +71,7 @@ def _probe(looker: Looker, storage_path: Path | None) -> ClusterProfile:
         looker, hostname, storage_path, cpu=host.cpu, memory=host.memory, devices=host.devices, links=host.links
     )
     found.run()
+    plugged = _plugged(looker)
     for name in PROBES:
         if not looker.wanted(name):
             looker.note(name, "skipped", "left out on request")
@@ -96,8 +99,24 @@ def _probe(looker: Looker, storage_path: Path | None) -> ClusterProfile:
         collectives=found.sweeps,
         observations=tuple(looker.observations),
     )
-    verdicts = (*found.verdicts, *host_verdicts(node), *judge(profile))
+    verdicts = (*found.verdicts, *host_verdicts(node), *judge(profile), *plugged)
     return profile.model_copy(update={"verdicts": verdicts})
+
+
+def _plugged(looker: Looker) -> list[Verdict]:
+    """Run the sub-probes of plug-ins, each in a child process of its own, and return what they found."""
+    for plugin, reason in plugins.problems("stratadvisor.probes").items():
+        looker.note(plugin.name, "failed", f"{plugin.title} is left out: {reason}")
+    found: list[Verdict] = []
+    for name in PLUGGED:
+        with Crew(1) as crew:
+            value = looker.look(name, crew, {0: {}}).get(0)
+        if isinstance(value, (list, tuple)) and all(isinstance(v, Verdict) for v in value):
+            found += value
+        elif value is not None:
+            looker.observations.pop()
+            looker.note(name, "failed", f"returned a {type(value).__name__}, not a list of Verdict")
+    return found
 
 
 class _Reading:
