@@ -87,8 +87,16 @@ def offloads(plan: Plan) -> bool:
     return plan.memory.optimizer_offload == "cpu"
 
 
+def together(plan: Plan) -> int:
+    """Devices that work on the same sequences."""
+    degrees = plan.parallelism
+    return degrees.tensor_parallel_degree * degrees.pipeline_parallel_degree * degrees.context_parallel_degree
+
+
 def sharded(plan: Plan) -> bool:
-    return stays(plan) and plan.memory.sharding == "parameters" and plan.parallelism.data_parallel_shard_degree > 1
+    """Whether weights are divided, by data-parallel shards or by layers' parts."""
+    divided = plan.memory.sharding == "parameters" and plan.parallelism.data_parallel_shard_degree > 1
+    return stays(plan) and (divided or together(plan) > 1)
 
 
 def whole_copies(plan: Plan) -> bool:
@@ -324,6 +332,6 @@ def test_the_batch_is_the_sum_over_devices_and_never_zero_on_any(batch: int, dev
     workload = pipeline.make_workload(known("1B"), global_batch_size=batch)
     plan = pipeline.recommend(profile_of(Machine(A100, devices, 256)), workload).plan
     assert plan.batch.global_batch_size == batch
-    assert sum(g.num_nodes * g.devices_per_node * g.batch_per_device for g in plan.groups) == batch
+    assert sum(g.num_nodes * g.devices_per_node * g.batch_per_device for g in plan.groups) == batch * together(plan)
     assert all(g.batch_per_device >= 1 and g.micro_batch_size >= 1 for g in plan.groups)
-    assert plan.parallelism.world_size <= min(batch, devices)
+    assert plan.parallelism.world_size <= min(batch * together(plan), devices)
