@@ -19,13 +19,12 @@ SIGN_WARMUP_STEPS = 50
 """Steps with dense gradients first: without them sign compression diverges at usable learning rates."""
 
 
-def mean_reduce(buffer: torch.Tensor, group: Any, dtype: torch.dtype | None) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket over ``group``, sent as ``dtype``; divided first, so that a 16-bit sum cannot overflow."""
-    ranks = dist.get_world_size(group)
+def sum_reduce(buffer: torch.Tensor, group: Any, dtype: torch.dtype | None) -> torch.futures.Future[torch.Tensor]:
+    """Add up a bucket over ``group``, sent as ``dtype``; each rank's part is of a mean already, so sums stay small."""
     if dtype is None:
-        work = dist.all_reduce(buffer.div_(ranks), group=group, async_op=True)
+        work = dist.all_reduce(buffer, group=group, async_op=True)
         return work.get_future().then(lambda future: future.value()[0])  # type: ignore[no-any-return]
-    small = (buffer / ranks).to(dtype)
+    small = buffer.to(dtype)
     work = dist.all_reduce(small, group=group, async_op=True)
 
     def back(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
@@ -47,10 +46,10 @@ class SignCompressor:
         self._calls: dict[int, int] = {}
 
     def reduce(self, index: int, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Average the bucket ``index`` in place, approximately."""
+        """Add up the bucket ``index`` in place, approximately."""
         self._calls[index] = self._calls.get(index, 0) + 1
         if self._calls[index] <= self.warmup_steps:
-            return mean_reduce(buffer, self.group, None)
+            return sum_reduce(buffer, self.group, None)
         error = self._errors.get(index)
         if error is None or error.shape != buffer.shape:  # DDP rebuilds its buckets after the first step
             error = torch.zeros_like(buffer)
@@ -64,7 +63,7 @@ class SignCompressor:
         dist.all_gather(all_packed, packed, group=self.group)
         buffer.zero_()
         for part_scales, part_packed in zip(all_scales, all_packed, strict=True):
-            buffer.add_(unpack_signs(part_scales, part_packed, buffer), alpha=1 / ranks)
+            buffer.add_(unpack_signs(part_scales, part_packed, buffer))
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(buffer)
         return done

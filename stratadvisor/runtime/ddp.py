@@ -11,19 +11,23 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from .clock import Mark
-from .compression import CAST_TYPES, SignCompressor, mean_reduce
+from .compression import CAST_TYPES, SignCompressor, sum_reduce
 from .config import ConfigError
 from .engine import Engine
 
 
 class DDPEngine(Engine):
-    """Gradients are averaged while backward runs; the hook notes when the last bucket was ready.
+    """Gradients are added up while backward runs; the hook notes when the last bucket was ready.
 
     Everything after that moment is communication that nothing hides.
     """
 
     group: Any = None
     """Process group of the gradients; None: all ranks."""
+
+    def expect(self, tokens: int) -> None:
+        """Set the tokens of a step: the hook adds up over ranks, which spares a pass over all gradients."""
+        self.loss_factor = 1 / tokens
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """Wrap the model."""
@@ -45,12 +49,12 @@ class DDPEngine(Engine):
         return wrapped
 
     def _reduce(self, _: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
-        """Average one bucket (the communication hook)."""
+        """Add up one bucket (the communication hook)."""
         if bucket.is_last():
             self._last_bucket_ready = self.clock.mark()
         if self._signs is not None:
             return self._signs.reduce(bucket.index(), bucket.buffer())
-        return mean_reduce(bucket.buffer(), self.group, CAST_TYPES[self.config.compression])
+        return sum_reduce(bucket.buffer(), self.group, CAST_TYPES[self.config.compression])
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:

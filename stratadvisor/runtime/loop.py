@@ -89,6 +89,18 @@ class _Record:
     learning_rate: float
 
 
+FIRST_REPORTS = 4
+"""Steps that are reported one by one: the first ones say little of those that follow."""
+REPORT_SECONDS = 1.0
+MAX_REPORTED_TOGETHER = 256
+
+
+def reported_together(step_seconds: torch.Tensor) -> int:
+    """Return how many steps make about a second, from their times (ranks x steps), known to all ranks alike."""
+    typical = float(step_seconds.max(dim=0).values.mean())
+    return max(1, min(MAX_REPORTED_TOGETHER, int(REPORT_SECONDS / max(typical, 1e-6))))
+
+
 class Loop:
     """One run of an engine whose ranks step together, or each on its own between exchanges."""
 
@@ -119,6 +131,8 @@ class Loop:
         self.telemetry = Telemetry(options.run_directory, context.rank, append=found is not None)
         self.meters = Meters(context.device, counts_host=context.rank == context.node_ranks[0])
         self.records: list[_Record] = []
+        self.report_every = 1
+        """Records that are shared at once; the same on all ranks."""
         self.tokens_since_exchange = 0
         self.steps_since_checkpoint = 0
 
@@ -203,16 +217,20 @@ class Loop:
     def _report(self, *, keep: int) -> bool:
         """Share all but the newest ``keep`` records; return whether any rank was asked to stop.
 
-        Ranks step together here, so all of them share the same records. The newest stays back because reading it
-        would make the host wait for the device.
+        Ranks step together here, so all of them share the same records, several at once where steps are short. The
+        newest stays back because reading it would make the host wait for the device.
         """
-        stopped = False
-        while len(self.records) > keep:
-            record = self.records.pop(0)
-            rows = self.context.gather(self._row(record))
-            self.telemetry.step(step_event(record.step, rows, record.learning_rate, self.context.global_batch_size))
-            stopped = stopped or bool(rows[:, -1].any())
-        return stopped
+        ready = len(self.records) - keep
+        if ready < (self.report_every if keep else 1):
+            return False
+        records, self.records = self.records[:ready], self.records[ready:]
+        tables = self.context.gather(torch.stack([self._row(record) for record in records]))
+        for index, record in enumerate(records):
+            event = step_event(record.step, tables[:, index], record.learning_rate, self.context.global_batch_size)
+            self.telemetry.step(event)
+        if records[-1].step > FIRST_REPORTS:
+            self.report_every = reported_together(tables[:, :, FIELDS.index("step_seconds")])
+        return bool(tables[:, :, -1].any())
 
     def _exchange_and_report(self) -> bool:
         """Let replicas meet when their interval is over, the run ends, or any rank was asked to stop.

@@ -53,13 +53,23 @@ class Meters:
     def __init__(self, device: torch.device, *, counts_host: bool) -> None:
         """``counts_host``: whether this rank is the one of its node that reads the host's energy."""
         self._device = device
+        self._host_peak, self._due = 0.0, 0.0
         self.device_energy = device_meter(device)
         self.host_energy: EnergyMeter | None = host_meter() if counts_host else None
 
     def read(self) -> tuple[float, float, float, float]:
         """Return peak, allocated, device_joules and host_joules of FIELDS (0 J for a host that another rank counts)."""
         host = 0.0 if self.host_energy is None else self.host_energy.joules()
-        return *peak_device_bytes(self._device), self.device_energy.joules(), host
+        return *self._peaks(), self.device_energy.joules(), host
+
+    def _peaks(self) -> tuple[float, float]:
+        """Return the peaks; those of a process, for which the kernel counts pages, once a second."""
+        if self._device.type == "cuda":
+            return peak_device_bytes(self._device)
+        if time.perf_counter() >= self._due:
+            self._host_peak = float(host_peak_bytes())
+            self._due = time.perf_counter() + PRINT_INTERVAL_SECONDS
+        return self._host_peak, math.nan
 
     def origins(self) -> dict[str, str]:
         """Return where the energies come from, or why they are unknown."""

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from stratadvisor.runtime.config import TrainingError
+from stratadvisor.runtime.loop import MAX_REPORTED_TOGETHER, reported_together
 from stratadvisor.runtime.telemetry import FIELDS, METRICS_NAME, Meters, Telemetry, host_peak_bytes, step_event
 from stratadvisor.schema import metrics
 
@@ -107,3 +108,10 @@ def test_the_peak_of_the_process_is_at_least_what_it_uses_now() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     now_bytes = pages * resource.getpagesize()
     assert host_peak_bytes() > 0.9 * now_bytes  # the kernel counts pages per thread before it adds them up
+
+
+def test_short_steps_are_reported_together_about_once_a_second() -> None:
+    times = torch.tensor([[0.1, 0.2], [0.3, 0.1]])  # the slowest rank counts: 0.3 s and 0.2 s
+    assert reported_together(times) == 4
+    assert reported_together(torch.tensor([[5.0]])) == 1
+    assert reported_together(torch.tensor([[1e-9]])) == MAX_REPORTED_TOGETHER
