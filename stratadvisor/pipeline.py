@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +187,13 @@ def resolve_model(*, model_size: str | None = None, model: str | None = None) ->
     if model_size is not None:
         from stratadvisor.catalog import sizes
 
+        mixture = re.fullmatch(r"\s*(\d{1,3})\s*[xX*]\s*(\d{1,4}(?:\.\d+)?)\s*[bB]\s*", model_size)
+        if mixture is not None:
+            raise UsageError(
+                f"--model-size {model_size.strip()} names a mixture of experts, whose experts share attention and"
+                " embeddings: it is neither their product nor one of them",
+                hint="give its config.json or its name with --model (mixtral-8x7b has 46.7B parameters, 12.9B active)",
+            )
         try:
             wanted = parse_quantity(model_size, "count")
         except ValueError as problem:
@@ -436,8 +444,10 @@ def _forced(
         raise UsageError(f"--strategy {strategy[:40]!r} is not one of {', '.join(STRATEGIES)}")
     kept = tuple(c for c in candidates if c.strategy == strategy)
     if not kept:
+        alone = len({c.num_devices for c in candidates}) == 1 and candidates[0].num_devices == 1
         raise UsageError(
-            f"--strategy {strategy} does not apply to this cluster and model",
+            f"--strategy {strategy} does not apply to this cluster and model"
+            + (": there is one device, and dividing states among devices has no effect there" if alone else ""),
             hint="explain --why-not shows why, for a plan without --strategy",
         )
     chosen = outcome.settings.get("family")

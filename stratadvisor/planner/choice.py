@@ -145,6 +145,12 @@ def _left_out(chosen: Candidate, groups: Admission, cluster: Cluster, workload: 
     whole = [c for c in known if c.num_devices == cluster.num_devices]
     best = ranking.best(whole, cluster, workload.objective)
     if best is None:
+        batch = workload.global_batch_size
+        if batch is not None and batch < cluster.num_devices:
+            return [
+                f"{idle} of {cluster.num_devices} devices are left out: {batch} sequences a step are fewer than devices;"
+                f" a global batch of {cluster.num_devices} uses all"
+            ]
         return [f"{idle} of {cluster.num_devices} devices are left out: nothing that uses all of them fits"]
     ratio = ranking.value(best, cluster, workload.objective) / ranking.value(chosen, cluster, workload.objective)
     unit = {"time": "of the time", "cost": "of the device hours", "energy": "of the energy"}[workload.objective]

@@ -71,6 +71,12 @@ def _install(raised: Raised, _: Plan) -> str:
     return f"install {name} in the environment that runs the training program (python -m pip install {name})"
 
 
+def _conflict(raised: Raised, _: Plan) -> str:
+    keys = dict.fromkeys(re.findall(r"\b(?:ds|hf) ([a-z_][\w.]*)\s*=", raised.text))
+    named = f" (here: {', '.join(keys)})" if keys else ""
+    return f"make the keys that the message names agree{named}; stratadvisor check FILE finds such contradictions"
+
+
 def _always(text: str) -> Callable[[Raised, Plan], str]:
     return lambda _raised, _plan: text
 
@@ -195,6 +201,18 @@ TYPED: tuple[Typed, ...] = (
         texts=(r"is not a supported DeepSpeed Optimizer", r"Check batch related parameters", r"train_batch"),
         summary="DeepSpeed refuses the configuration",
         fix=_always(_AGAIN),
+    ),
+    Typed(
+        kind="bad_config",
+        types=r"(ValueError|AssertionError|ValidationError|TypeError)$",
+        texts=(
+            r"DeepSpeed config values that mismatch TrainingArguments",
+            r"validation errors? for \w*(Config|DeepSpeed)\w*",
+            r"not supported between instances of 'str' and",
+            r"ZeRO-?[123] is incompatible with|[Cc]annot be used with ZeRO",
+        ),
+        summary="the framework refuses the configuration",
+        fix=_conflict,
     ),
     Typed(
         kind="bad_config",

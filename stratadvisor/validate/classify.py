@@ -50,15 +50,29 @@ def classify(ended: Ended, log: str, plan: Plan, *, memory_limit_bytes: float | 
 
 def _raised(log: str) -> list[Raised]:
     found = []
-    for line in log.splitlines():
+    lines = log.splitlines()
+    for at, line in enumerate(lines):
         match = _EXCEPTION.match(line[:4000]) or _BARE.match(line[:4000])
         if match is not None:
             rank = int(match[1]) if match[1] else None
             text = match[3] if match.re is _EXCEPTION else ""
+            if text.rstrip().endswith(":"):
+                text = " ".join((text.rstrip(), *_listed(lines[at + 1 : at + 1 + _TAIL_LINES])))
             found.append(Raised(rank, match[2], text, line))
         elif _NATIVE.search(line):
             found.append(Raised(None, "", line.strip()[:_MAX_LINE], line))
     return found
+
+
+def _listed(after: list[str]) -> list[str]:
+    """Return the points of a list that a message announces with a colon."""
+    points = []
+    for line in after:
+        match = re.match(_PREFIX + r"-\s+(.+)$", line[:_MAX_LINE])
+        if match is None:
+            break
+        points.append(match[2].strip() + ";")
+    return points
 
 
 def _by_signal(ended: Ended, log: str, plan: Plan, limit: float | None) -> FailureCause:
@@ -143,7 +157,8 @@ def _signal(ended: Ended, log: str) -> tuple[int | None, int | None]:
 def _around(log: str, line: str) -> tuple[str, ...]:
     lines = log.splitlines()
     at = lines.index(line)
-    return tuple(text[:_MAX_LINE] for text in lines[max(0, at - 4) : at + 1] if text.strip())
+    listed = len(_listed(lines[at + 1 : at + 1 + _TAIL_LINES])) if line.rstrip().endswith(":") else 0
+    return tuple(text[:_MAX_LINE] for text in lines[max(0, at - 4) : at + 1 + listed] if text.strip())
 
 
 def _tail(log: str) -> tuple[str, ...]:
