@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -58,6 +59,8 @@ class Figures:
     prefetch_elements: int
     persistence_elements: int
     live_parameters: int
+    rounds: int
+    """Exchanges of a run whose replicas train on their own in between."""
 
 
 def _span(interval: Interval, text: Callable[[float], str]) -> str:
@@ -114,4 +117,5 @@ def figures(plan: Plan) -> Figures:
         prefetch_elements=min(50_000_000, bucket),
         persistence_elements=min(100_000, 10 * model.hidden_size) if model.hidden_size else 100_000,
         live_parameters=live_parameters(model),
+        rounds=math.ceil(predicted.run_steps / plan.synchronization.sync_interval_steps),
     )

@@ -20,6 +20,7 @@ ENGINES = {
     "zero3": "deepspeed",
     "zero_offload": "deepspeed",
     "diloco": "diloco",
+    "federated": "diloco",
     "async_sgd": "async_sgd",
 }
 """Strategy -> engine of the training program (runtime/config.py names the engines)."""

@@ -39,3 +39,6 @@ MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
     "async_sgd": (*_CORE, "async_sgd.py", "compression.py", "local.py", "overlap.py", "parameter_server.py"),
 }
 """Engine of train_config.json -> files of this folder that its bundle carries."""
+
+FOR_OTHER_FRAMEWORKS = ("federated.py",)
+"""Files that no engine needs: programs of a target import them."""

@@ -7,8 +7,9 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
 from .config import ConfigError, TrainConfig, TrainingError
+from .transport import Address, Listener
 
 _SESSIONS = itertools.count()
 """Each session of a process has keys of its own in the launcher's store."""
@@ -43,6 +45,10 @@ class Context:
     """Micro-batches per optimizer step of this rank."""
     ranks_per_sample: int = 1
     """Neighbouring ranks that take the same samples: the tensor-parallel degree."""
+    server: Any = None
+    """Engine async_sgd: the server's listener on rank 0, its address elsewhere."""
+    link: Any = None
+    """Engine async_sgd: a connection to the server that is open already."""
     control: Any = None
     """Process group over gloo for host-side values; None in a single process."""
     store: Any = None
@@ -128,7 +134,7 @@ def _environment(name: str, default: int) -> int:
         raise TrainingError(f"the environment variable {name} must be a whole number, not {text!r}") from None
 
 
-def _device(config: TrainConfig, local_rank: int) -> torch.device:
+def find_device(config: TrainConfig, local_rank: int) -> torch.device:
     if config.device_kind == "cpu":
         return torch.device("cpu")
     if config.device_kind not in ("cuda", "rocm"):
@@ -223,7 +229,7 @@ def session(config: TrainConfig) -> Iterator[Context]:
     """
     rank, world_size = _environment("RANK", 0), _environment("WORLD_SIZE", 1)
     local_rank = _environment("LOCAL_RANK", 0)
-    device = _device(config, local_rank)
+    device = find_device(config, local_rank)
     if config.engine == "single" and world_size > 1:
         raise ConfigError(f"engine single is for one process, but {world_size} were started")
     control = store = None
@@ -231,16 +237,51 @@ def session(config: TrainConfig) -> Iterator[Context]:
         control, store = _start_groups(config, device, rank, world_size)
     hostname = socket.gethostname()
     facts: list[Any] = [None] * world_size
-    own = (hostname, os.environ.get("GROUP_RANK", ""), own_group(config, rank, hostname))
+    server = None
+    if config.engine == "async_sgd" and rank == 0 and world_size > 1:
+        server = Listener(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+    address = server.address.to_json() if server else ""
+    own = (hostname, os.environ.get("GROUP_RANK", ""), own_group(config, rank, hostname), address)
     if control is None:
         facts = [own]
     else:
         dist.all_gather_object(facts, own, group=control)
+    if config.engine == "async_sgd":
+        if control is not None:  # from here on no process waits for all others: any of them may be lost
+            _leave(control, store, rank, world_size)
+        if server is None and facts[0][3]:
+            server = Address.from_json(facts[0][3])
+        yield replace(_context(config, rank, local_rank, device, facts, None, None), server=server)
+        return
     yield _context(config, rank, local_rank, device, facts, control, store)
     if control is not None:  # not after an exception: the others may be gone, and waiting for them would hang
-        dist.barrier(group=control)
-        _meet_in_store(store, rank, world_size)
-        dist.destroy_process_group()
+        _leave(control, store, rank, world_size)
+
+
+def _leave(control: Any, store: Any, rank: int, world_size: int) -> None:
+    dist.barrier(group=control)
+    _meet_in_store(store, rank, world_size)
+    dist.destroy_process_group()
+
+
+def newcomer(config: TrainConfig, path: Path) -> Context:
+    """Return the context of a process that joins a run under way, whose server wrote ``path`` (server.json).
+
+    Raises:
+        TrainingError: the file cannot be read.
+
+    """
+    try:
+        address = Address.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError) as problem:
+        raise TrainingError(
+            f"--join: {path} cannot be read: {getattr(problem, 'strerror', None) or problem};"
+            " the server writes server.json into its run directory and removes it at its end"
+        ) from None
+    local_rank = _environment("LOCAL_RANK", 0)
+    facts = [(socket.gethostname(), "", 0, "")]
+    alone = _context(config, 0, local_rank, _device(config, local_rank), facts, None, None)
+    return replace(alone, server=address)
 
 
 def leave() -> None:
