@@ -139,7 +139,7 @@ class Client:
 
 
 class OuterStep:
-    """The server's step on the weighted mean of the clients; learning rate 1 without momentum is federated averaging."""
+    """The server's step on the clients' weighted mean; learning rate 1 without momentum is federated averaging."""
 
     def __init__(self, start: Weights, learning_rate: float, momentum: float) -> None:
         self._shapes = {name: value.shape for name, value in start.items()}
