@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Subset
 
-from .checkpoint import write_tensors
+from .integrity import write_tensors
 from .config import ConfigError, TrainConfig
 from .data import IGNORED, batches
 from .diloco import OuterNesterov
