@@ -25,6 +25,7 @@ _CORE = (
     "sampler.py",
     "telemetry.py",
     "tensorboard.py",
+    "transport.py",
 )
 
 MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
@@ -36,7 +37,15 @@ MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
     "hierarchical": (*_CORE, "compression.py", "ddp.py", "hierarchical.py", "local.py", "overlap.py"),
     "deepspeed": (*_CORE, "deepspeed_engine.py"),
     "diloco": (*_CORE, "compression.py", "diloco.py", "local.py", "overlap.py"),
-    "async_sgd": (*_CORE, "async_sgd.py", "compression.py", "local.py", "overlap.py", "parameter_server.py"),
+    "async_sgd": (
+        *_CORE,
+        "async_server.py",
+        "async_sgd.py",
+        "compression.py",
+        "local.py",
+        "overlap.py",
+        "parameter_server.py",
+    ),
 }
 """Engine of train_config.json -> files of this folder that its bundle carries."""
 

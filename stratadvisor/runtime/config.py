@@ -11,13 +11,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 Scalar = str | int | float | bool
-EngineName = Literal["single", "ddp", "fsdp2", "hsdp", "tp_fsdp2", "hierarchical", "deepspeed", "diloco", "async_sgd"]
+EngineName = Literal[
+    "single", "ddp", "fsdp2", "hsdp", "tp_fsdp2", "hierarchical", "deepspeed", "diloco", "async_sgd", "adaptive"
+]
 LOCKSTEP_ENGINES = ("fsdp2", "hsdp", "tp_fsdp2", "deepspeed")
 """Their collectives run in every micro-batch, so every rank must do the same number of micro-batches."""
 
 
 class TrainingError(Exception):
     """A problem the user can solve; shown as one sentence, without a traceback."""
+
+
+class LostError(TrainingError):
+    """Another process ended or cannot be reached."""
 
 
 class ConfigError(TrainingError):

@@ -237,10 +237,10 @@ def session(config: TrainConfig) -> Iterator[Context]:
         control, store = _start_groups(config, device, rank, world_size)
     hostname = socket.gethostname()
     facts: list[Any] = [None] * world_size
-    server = None
+    server: Listener | Address | None = None
     if config.engine == "async_sgd" and rank == 0 and world_size > 1:
         server = Listener(os.environ.get("MASTER_ADDR", "127.0.0.1"))
-    address = server.address.to_json() if server else ""
+    address = server.address.to_json() if isinstance(server, Listener) else ""
     own = (hostname, os.environ.get("GROUP_RANK", ""), own_group(config, rank, hostname), address)
     if control is None:
         facts = [own]
@@ -280,7 +280,7 @@ def newcomer(config: TrainConfig, path: Path) -> Context:
         ) from None
     local_rank = _environment("LOCAL_RANK", 0)
     facts = [(socket.gethostname(), "", 0, "")]
-    alone = _context(config, 0, local_rank, _device(config, local_rank), facts, None, None)
+    alone = _context(config, 0, local_rank, find_device(config, local_rank), facts, None, None)
     return replace(alone, server=address)
 
 

@@ -28,6 +28,7 @@ CLASSES = {
     "deepspeed": ("deepspeed_engine", "DeepSpeedEngine"),
     "diloco": ("diloco", "DiLoCoEngine"),
     "async_sgd": ("async_sgd", "AsyncEngine"),
+    "adaptive": ("adaptive_engine", "AdaptiveEngine"),
 }
 """Engine of train_config.json -> module of this package and class."""
 COMPUTE_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "bf16_pure": torch.bfloat16}
@@ -48,6 +49,10 @@ class Engine:
     """Length of the run that fractions in the settings refer to."""
     exchange_interval = 0
     """Steps between exchanges of replicas that run on their own; 0 when all ranks step together."""
+    rate_factor = 1.0
+    """Learning rate over the schedule's: above 1 while the batch is larger than the plan's."""
+    counts_samples = False
+    """Whether the schedule and the end go by samples, in steps of the plan's batch, instead of steps."""
     meets_early = True
     """Whether a rank that was asked to stop may go to the next exchange before it is due."""
 
@@ -142,6 +147,9 @@ class Engine:
     def exchange(self, tokens: int) -> None:
         """Let replicas that ran on their own meet; ``tokens``: what this rank trained on since the last time."""
 
+    def after_report(self, loop: Any, tables: torch.Tensor) -> None:
+        """Take what all ranks measured (ranks x steps x telemetry.FIELDS); called on all of them at the same step."""
+
     def take_communication(self) -> list[tuple[Mark, Mark]] | None:
         """Return the waits for communication since the last call."""
         waits = self.communication
@@ -213,14 +221,31 @@ def cast_storage(model: nn.Module, config: TrainConfig) -> None:
                 parameter.data = parameter.data.to(small)
 
 
+def joined(config: TrainConfig, context: Context) -> Context:
+    """Return the context of a newcomer after the run has given it a place.
+
+    Raises:
+        ConfigError: the engine has no places to take.
+
+    """
+    join = getattr(_module(config), "join", None)
+    if join is None:
+        raise ConfigError(f"nobody can join a run of the engine {config.engine} under way: --join is for async_sgd")
+    place: Context = join(config, context)
+    return place
+
+
 def create(config: TrainConfig, context: Context, model: nn.Module) -> Engine:
     """Return the engine of the configuration."""
-    module_name, class_name = CLASSES[config.engine]
+    module = _module(config)
+    engine: Engine = getattr(module, CLASSES[config.engine][1])(config, context, model)
+    return engine
+
+
+def _module(config: TrainConfig) -> Any:
     try:
-        module = importlib.import_module(f".{module_name}", __package__)
+        return importlib.import_module(f".{CLASSES[config.engine][0]}", __package__)
     except ModuleNotFoundError as problem:
         raise ConfigError(f"engine {config.engine} needs {problem.name}, which is not installed or not here") from None
     except ImportError as problem:
         raise ConfigError(f"engine {config.engine} needs a newer torch than {torch.__version__}: {problem}") from None
-    engine: Engine = getattr(module, class_name)(config, context, model)
-    return engine

@@ -1,6 +1,7 @@
 """The server of asynchronous SGD: applies gradients as they come, compensates their delay, never exceeds the bound.
 
-Pure threads and tensors, no communication: workers are threads that call ``join`` and ``push``.
+Pure threads and tensors, no communication: workers are threads that call ``first`` and ``push``. One that is lost
+``leave``s; whoever takes its place comes by ``join``.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Push:
     gradient: torch.Tensor
     row: torch.Tensor
     """Values of telemetry.FIELDS; tokens at index 1, the wish to stop last."""
+    generation: int = 0
+    """What ``join`` gave; a push of an earlier holder of the place does not count."""
     staleness: int = -1
     """Updates applied between reading the weights and applying this gradient; set by the server."""
 
@@ -61,6 +64,14 @@ class Reply:
 
     weights: torch.Tensor
     stop: bool
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply and how many gradients of this worker's place have been applied: where its data stands."""
+
+    reply: Reply
+    steps: int
 
 
 @dataclass(kw_only=True)
@@ -92,10 +103,12 @@ class ParameterServer:
     num_workers: int
     phases: Phases
     compensation: Compensation
-    step: Callable[[torch.Tensor, float], None]
-    """Applies (gradient, round) to ``weights`` in place."""
+    step: Callable[[torch.Tensor, float, float], None]
+    """Applies (gradient, round, factor of the learning rate) to ``weights`` in place."""
     on_applied: Callable[[list[Push], int], None]
     """Called with the pushes of an update and its bound, the lock held."""
+    staleness_aware: bool = False
+    """Divide the learning rate of an update by the staleness of its gradients (arXiv:1511.05950)."""
     applied: int = 0
     """Pushes applied, over all runs."""
     version: int = 0
@@ -106,6 +119,8 @@ class ParameterServer:
     _in_flight: set[int] = field(default_factory=set)
     _held: dict[int, Push] = field(default_factory=dict)
     _replies: dict[int, Reply] = field(default_factory=dict)
+    _generation: dict[int, int] = field(default_factory=dict)
+    _gone: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Count what is handed out from what was applied before."""
@@ -137,23 +152,74 @@ class ParameterServer:
         with self._changed:
             return self._replies.pop(worker)
 
+    def join(self, worker: int) -> tuple[Reply, int]:
+        """Let a worker take a place, also one whose holder is not known to be lost yet; return (weights, generation).
+
+        Later pushes of an earlier holder are turned away with the order to stop.
+        """
+        with self._changed:
+            self._forget(worker)
+            self._gone.discard(worker)
+            generation = self._generation.get(worker, 0) + 1
+            self._generation[worker] = generation
+            self._release(worker)
+            self._apply_what_may_be()
+            return self._replies.pop(worker), generation
+
+    def free_place(self) -> int | None:
+        """Return a place whose worker is gone, None when there is none."""
+        with self._changed:
+            return min(self._gone, default=None)
+
+    def reserve(self, worker: int) -> None:
+        """Keep a free place for somebody who is about to join."""
+        with self._changed:
+            self._gone.discard(worker)
+
+    def give_back(self, worker: int) -> None:
+        """Make a place free again that was reserved for nothing."""
+        with self._changed:
+            if worker not in self._in_flight and worker not in self._held:
+                self._gone.add(worker)
+
     def push(self, push: Push) -> Reply:
         """Take a gradient; return when the worker may go on."""
         with self._changed:
+            if not self._holds(push.worker, push.generation):
+                return self._stop()
             self.stopping = self.stopping or bool(push.row[-1])
             self._in_flight.discard(push.worker)
             self._held[push.worker] = push
             self._apply_what_may_be()
             while push.worker not in self._replies:
                 self._changed.wait()
+                if not self._holds(push.worker, push.generation):
+                    return self._stop()
             return self._replies.pop(push.worker)
 
-    def leave(self, worker: int) -> None:
-        """Go on without a worker that is gone."""
+    def leave(self, worker: int, generation: int = 0) -> bool:
+        """Go on without a worker that is gone; return whether it still held its place."""
         with self._changed:
-            self._in_flight.discard(worker)
-            self._held.pop(worker, None)
+            if not self._holds(worker, generation):
+                return False
+            self._forget(worker)
+            self._gone.add(worker)
+            self._generation[worker] = generation + 1
             self._apply_what_may_be()
+            return True
+
+    def _holds(self, worker: int, generation: int) -> bool:
+        return self._generation.get(worker, 0) == generation
+
+    def _forget(self, worker: int) -> None:
+        """Drop what a worker has not finished; another one will be asked for as many gradients more."""
+        if worker in self._in_flight or worker in self._held:
+            self._issued -= 1
+        self._in_flight.discard(worker)
+        self._held.pop(worker, None)
+        self._read_version.pop(worker, None)
+        self._read_weights.pop(worker, None)
+        self._replies.pop(worker, None)
 
     def _age(self, worker: int) -> int:
         return self.version - self._read_version[worker]
@@ -178,17 +244,21 @@ class ParameterServer:
         done = [
             Push(worker=p.worker, gradient=p.gradient[:0], row=p.row, staleness=self._age(p.worker)) for p in pushes
         ]
-        self.step(total, self.round)
+        staleness = sum(push.staleness for push in done) / len(done)
+        self.step(total, self.round, 1 / max(1.0, staleness) if self.staleness_aware else 1.0)
         self.version += 1
         self.applied += len(pushes)
         for worker in workers:
             self._release(worker)
         self.on_applied(done, bound)
 
+    def _stop(self) -> Reply:
+        return Reply(weights=self.weights[:0], stop=True)
+
     def _release(self, worker: int) -> None:
         """Hand the present weights to a worker, or the order to stop when enough gradients are under way."""
         if self.stopping or self._issued >= self.phases.last_round * self.num_workers:
-            self._replies[worker] = Reply(weights=self.weights[:0], stop=True)
+            self._replies[worker] = self._stop()
             return
         if self._snapshot[0] != self.version:
             self._snapshot = (self.version, self.weights.clone())

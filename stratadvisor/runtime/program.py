@@ -11,7 +11,8 @@ from typing import Any
 
 from . import distributed
 from .checkpoint import run_directory
-from .config import TrainConfig, TrainingError, load
+from .config import LostError, TrainConfig, TrainingError, load
+from .engine import joined
 from .loop import Options, train
 
 EXIT_ERROR = 2
@@ -28,6 +29,9 @@ def parse(arguments: Sequence[str] | None, bundle: Path) -> tuple[Path, argparse
     )
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run directory")
     parser.add_argument("--run-dir", type=Path, default=None, metavar="DIR", help="metrics and checkpoints; else run/")
+    parser.add_argument(
+        "--join", type=Path, default=None, metavar="FILE", help="async_sgd: take a free place; the server's server.json"
+    )
     parser.add_argument("--config", type=Path, default=bundle / "train_config.json", metavar="FILE")
     parser.add_argument("--local_rank", "--local-rank", type=int, default=None, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
@@ -63,11 +67,15 @@ def main(
             resume=chosen.resume or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0",
             run_directory=run_directory(chosen.run_dir, bundle),
         )
+        if chosen.join is not None:
+            context = joined(config, distributed.newcomer(config, chosen.join))
+            train(config, context, options, build_model, build_data)
+            return 0
         with distributed.session(config) as context:
             train(config, context, options, build_model, build_data)
     except TrainingError as problem:
         print(f"rank {os.environ.get('RANK', '0')}: error: {problem}", file=sys.stderr, flush=True)
-        return EXIT_ERROR
+        return EXIT_LOST if isinstance(problem, LostError) else EXIT_ERROR
     except RuntimeError as problem:
         reason = distributed.peer_loss(problem)
         if reason is None:

@@ -31,8 +31,8 @@ class Recorder:
         )
         self.server.start()
 
-    def _step(self, gradient: torch.Tensor, _: float) -> None:
-        self.server.weights.sub_(gradient)
+    def _step(self, gradient: torch.Tensor, _: float, factor: float) -> None:
+        self.server.weights.sub_(gradient, alpha=factor)
         self.updates += 1
 
     def _note(self, pushes: list[Push], _: int) -> None:
@@ -133,7 +133,54 @@ def test_the_others_finish_when_a_worker_is_gone() -> None:
     recorder = Recorder(3, Phases(bound=2, last_round=20, finish_rounds=2))
     drive(recorder, 4, dies=True)
     assert sum(push.worker == 1 for push in recorder.pushes) == 3
-    assert len(recorder.pushes) >= 3 * 20 - 1  # the gradient that it had begun is lost, all others are made
+    assert len(recorder.pushes) == 3 * 20  # the gradient that it had begun is made by another
+
+
+def test_a_newcomer_takes_the_place_of_a_lost_worker() -> None:
+    recorder = Recorder(2, Phases(bound=0, last_round=6))
+    server = recorder.server
+
+    def push(worker: int, generation: int = 0) -> Reply:
+        return server.push(Push(worker=worker, gradient=torch.tensor([1.0]), row=row(), generation=generation))
+
+    assert server.free_place() is None
+    server.first(0), server.first(1)
+    assert server.leave(1)
+    assert not server.leave(1)  # told twice
+    assert server.free_place() == 1
+    assert not push(0).stop  # nobody else is there: the bound 0 does not hold it
+    reply, generation = server.join(1)
+    assert reply.weights.item() == -1.0
+    assert server.free_place() is None
+    assert push(1).stop  # what the lost worker still sends is turned away
+    other = threading.Thread(target=push, args=(0,))
+    other.start()
+    push(1, generation)
+    other.join()
+    assert recorder.updates == 2
+    assert [pushed.worker for pushed in recorder.pushes[1:]] in ([0, 1], [1, 0])
+
+
+def test_who_comes_back_before_its_loss_was_noticed_does_not_count_twice() -> None:
+    recorder = Recorder(1, Phases(bound=4, last_round=3))
+    server = recorder.server
+    server.first(0)
+    _, generation = server.join(0)
+    assert server.push(Push(worker=0, gradient=torch.ones(1), row=row())).stop
+    assert not server.leave(0)
+    for _ in range(3):
+        server.push(Push(worker=0, gradient=torch.ones(1), row=row(), generation=generation))
+    assert recorder.server.applied == 3  # as many as were asked for
+
+
+def test_an_update_of_stale_gradients_takes_a_smaller_step() -> None:
+    recorder = Recorder(2, Phases(bound=8))
+    recorder.server.staleness_aware = True
+    for _ in range(4):
+        recorder.server.push(Push(worker=0, gradient=torch.ones(1), row=row()))
+    assert recorder.server.weights.item() == -4.0  # its own gradients are fresh
+    recorder.server.push(Push(worker=1, gradient=torch.ones(1), row=row()))
+    assert recorder.server.weights.item() == -4.25  # four updates old
 
 
 def test_a_worker_that_was_asked_to_stop_stops_all() -> None:
