@@ -1,7 +1,8 @@
 """FLOP per second of square matrix products, by precision and size: the fastest of several runs after a warm-up.
 
-An n*n*n product counts 2 n^3 FLOP. The CPU branch runs in every test; the accelerator branch was written against
-torch's documentation and has not been run on a GPU.
+On a processor that others or a quota take away for part of the time, what is left of it: the fastest run is shorter
+than any pause, a training step is not. An n*n*n product counts 2 n^3 FLOP. The CPU branch runs in every test; the
+accelerator branch was written against torch's documentation and has not been run on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from stratadvisor.probe.found import MatmulRates
-from stratadvisor.probe.torch_clock import open_device, samples, seconds_of
+from stratadvisor.probe.torch_clock import clock_for, open_device, processor_share, samples, seconds_of
 
 CPU_EDGES = (128, 256, 512, 1024, 2048)
 GPU_EDGES = (1024, 2048, 4096, 8192, 16384)
@@ -54,7 +55,9 @@ def _product(precision: str, edge: int, device: torch.device) -> Callable[[], ob
     return lambda: torch.mm(a, b, out=out)
 
 
-def _rates(precision: str, edges: tuple[int, ...], device: torch.device, budget: float) -> Iterator[tuple[int, float]]:
+def _rates(
+    precision: str, edges: tuple[int, ...], device: torch.device, budget: float, share_of_processor: float
+) -> Iterator[tuple[int, float]]:
     """Yield (edge, FLOP per second), from small to large, until the next size would not fit into the budget."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     end = time.perf_counter() + budget
@@ -62,7 +65,9 @@ def _rates(precision: str, edges: tuple[int, ...], device: torch.device, budget:
     for edge in edges:
         work = _product(precision, edge, device)
         share = min(max(0.0, end - time.perf_counter()), budget / 2)
-        best = min(samples(device, work, share, sample_seconds=0.02 if device.type == "cuda" else 0.0))
+        sample_seconds = 0.02 if device.type == "cuda" else 0.0
+        clock = clock_for(share_of_processor)
+        best = min(samples(device, work, share, sample_seconds=sample_seconds, clock=clock)) / share_of_processor
         yield edge, 2.0 * edge**3 / best
         if time.perf_counter() + 2 * 8 * best > end:  # the next edge is double: 8 times the work, and a warm-up
             return
@@ -83,6 +88,7 @@ def measure(
     if quick:
         edges = edges[:NUM_QUICK_EDGES]
     reasons = {precision: why_not(precision, kind, capability) for precision in PRECISIONS}
+    share_of_processor = processor_share(target, _product("fp32", 384, target))
     share = budget_seconds / sum(not reason for reason in reasons.values())
     results: dict[str, MatmulRates] = {}
     for precision, reason in reasons.items():
@@ -92,7 +98,7 @@ def measure(
         found: dict[int, float] = {}
         failure = ""
         try:
-            found.update(_rates(precision, edges, target, share))
+            found.update(_rates(precision, edges, target, share, share_of_processor))
         except (RuntimeError, AttributeError) as problem:  # out of device memory, or this build lacks the kernel
             failure = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
         if target.type == "cuda":

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from stratadvisor.probe.found import MemoryRate
-from stratadvisor.probe.torch_clock import open_device, samples
+from stratadvisor.probe.torch_clock import clock_for, open_device, processor_share, samples
 
 _MIB = 1024**2
 _LEAST_BYTES, _MOST_BYTES = 64 * _MIB, 512 * _MIB
@@ -56,11 +56,17 @@ def measure(
     first = torch.ones(size // 4, device=target)
     second = torch.ones(size // 4, device=target)
     result = torch.zeros(size // 4, device=target)
+
+    def triad() -> None:
+        torch.add(first, second, alpha=1.5, out=result)
+
+    share = processor_share(target, triad)
     taken = samples(
         target,
-        lambda: torch.add(first, second, alpha=1.5, out=result),
+        triad,
         budget_seconds,
         sample_seconds=0.02 if target.type == "cuda" else 0.0,
         most=20,
+        clock=clock_for(share),
     )
-    return MemoryRate(bytes_per_second=3.0 * size / min(taken), array_bytes=size, num_samples=len(taken))
+    return MemoryRate(bytes_per_second=3.0 * size * share / min(taken), array_bytes=size, num_samples=len(taken))
