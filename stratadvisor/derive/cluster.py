@@ -11,6 +11,7 @@ from statistics import median
 
 from stratadvisor.catalog import devices as device_catalog
 from stratadvisor.costs.constants import PCIE_COLLECTIVE_SHARE
+from stratadvisor.derive.drivers import peer_access_defect
 from stratadvisor.schema.base import Origin, Reading
 from stratadvisor.schema.cluster import Cluster, Device, NodeClass
 from stratadvisor.schema.profile import ClusterProfile, CollectiveSweep, DeviceProfile, NodeProfile
@@ -334,6 +335,12 @@ def _intra_node_rate(
         return spec.link_bytes_per_second, "catalog", True
     if spec.host_link_bytes_per_second is None:
         return None, "unknown", nvlink
+    if any(link.peer_access is False for link in links) or any(peer_access_defect(n.profile) for n in group):
+        assumptions.append(
+            f"{device.name} cards of a node cannot reach each other's memory: collectives cross host memory, at half of"
+            f" PCIe's {PCIE_COLLECTIVE_SHARE:.0%}"
+        )
+        return spec.host_link_bytes_per_second * PCIE_COLLECTIVE_SHARE / 2, "estimated", False
     assumptions.append(
         f"collectives inside a node of {device.name} cards cross PCIe at {PCIE_COLLECTIVE_SHARE:.0%} of the link's rate"
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from stratadvisor.catalog.cuda_builds import lacking_kernels
 from stratadvisor.derive.context import Context, known, spec, unknown
+from stratadvisor.derive.drivers import affected, peer_access_defect, version_of
 from stratadvisor.schema.facts import Fact
 from stratadvisor.schema.profile import NicProfile, NodeProfile
 
@@ -23,9 +24,6 @@ SPECS = (
     ),
 )
 _NOT_BETWEEN_NODES = re.compile(r"(lo$|docker|br-|virbr|veth|cni|flannel|cali|kube|tun|tap|wg|tailscale)")
-FIXED_DRIVER = (550, 40, 7)
-"""GeForce RTX 40 drivers before this announce peer access without having it (NVIDIA/nccl-tests issue 117; Accelerate
-checks for the same version)."""
 
 
 def derive(context: Context) -> Iterator[Fact]:
@@ -70,22 +68,17 @@ def _interfaces(nodes: tuple[NodeProfile, ...]) -> Iterator[Fact]:
     yield known(differ, not common, "reported")
 
 
-def version_of(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: ``2.13.0+cpu`` -> (2, 13, 0)."""
-    match = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part) for part in match.group().split(".")) if match else ()
-
-
 def _peer_access(nodes: tuple[NodeProfile, ...]) -> Fact:
     name = "launch.peer_access_defect"
-    affected = [node for node in nodes for d in node.devices if re.search(r"\bRTX 40[5-9]0\b", d.name)]
-    if not affected:
+    found = [node for node in nodes if affected(node)]
+    if not found:
         return known(name, False, "catalog", "no device of the affected kind")
-    texts = [node.software.versions.get("driver", "") for node in affected]
-    oldest, text = min((version_of(text), text) for text in texts)
-    if not oldest:
+    answers = {node.software.versions.get("driver", ""): peer_access_defect(node) for node in found}
+    if True in answers.values():
+        return known(name, True, "catalog", f"driver {next(d for d, broken in answers.items() if broken)}")
+    if None in answers.values():
         return unknown(name, "the driver's version is not known")
-    return known(name, oldest < FIXED_DRIVER, "catalog", f"driver {text}")
+    return known(name, False, "catalog", f"driver {min(answers)}")
 
 
 def _torch_lacks_device(nodes: tuple[NodeProfile, ...]) -> Fact:

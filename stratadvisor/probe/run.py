@@ -15,6 +15,7 @@ from stratadvisor.probe.crew import Crew
 from stratadvisor.probe.judge import judge
 from stratadvisor.probe.looker import Looker, Progress, selection
 from stratadvisor.probe.measuring import Measuring
+from stratadvisor.probe.own_name import own_name
 from stratadvisor.probe.verdicts import host_verdicts
 from stratadvisor.schema.base import unknown
 from stratadvisor.schema.profile import (
@@ -99,7 +100,8 @@ def _probe(looker: Looker, storage_path: Path | None) -> ClusterProfile:
         collectives=found.sweeps,
         observations=tuple(looker.observations),
     )
-    verdicts = (*found.verdicts, *host_verdicts(node), *judge(profile), *plugged)
+    named = own_name(Path("/"), hostname, host.nics)
+    verdicts = (*found.verdicts, *host_verdicts(node), *named, *judge(profile), *plugged)
     return profile.model_copy(update={"verdicts": verdicts})
 
 

@@ -6,7 +6,7 @@ import pytest
 from fact_builders import candidate, facts_of, profile_of
 from planning_clusters import GIGABIT, cluster, cpu, gpu, nodes
 
-from stratadvisor.derive.launch_facts import version_of
+from stratadvisor.derive.drivers import version_of
 from stratadvisor.schema.base import measured, reported
 from stratadvisor.schema.facts import Fact
 from stratadvisor.schema.profile import DataFeedProfile, DeviceProfile, NicProfile, NodeProfile, SoftwareProfile
