@@ -242,6 +242,7 @@ def make_workload(
     objective: str = "time",
     price_per_device_hour: float | None = None,
     max_staleness_steps: int = 64,
+    frozen_parameters: str | None = None,
     grid_intensity: str | None = None,
 ) -> Workload:
     """Return the workload of the command line's options.
@@ -281,6 +282,7 @@ def make_workload(
             precision=precision,
             objective=objective,
             max_staleness_steps=max_staleness_steps,
+            frozen_parameters=0.0 if frozen_parameters is None else _count("--frozen-size", frozen_parameters),
             price_per_device_hour=price_per_device_hour,
             grid_carbon_grams_per_kilowatt_hour=grid,
         )

@@ -127,6 +127,14 @@ def _parts(plan: Plan) -> Iterator[str]:
     model, one = plan.workload.model, checkpoint_bytes(plan)
     if plan.workload.method == "full" and one >= WORTH_SAYING_BYTES:
         yield f"a checkpoint takes {format_bytes(one)} of disk, optimizer states included"
+    frozen = plan.workload.frozen_parameters
+    if frozen:
+        yield (
+            f"frozen models of {format_count(frozen)} parameters run beside the trained one, in 16 bit; the two"
+            " sequences of a DPO pair count as two of the batch. What they say of fixed data can be computed beforehand"
+            " (precompute_ref_log_probs in TRL), which needs none of this. The bundle's own program has no such model:"
+            " build it in build_model"
+        )
     if model.num_vision_parameters:
         yield (
             f"{format_count(model.num_vision_parameters)} parameters of a vision tower are counted beside the"

@@ -68,6 +68,9 @@ def recommend(
     grid_intensity: Annotated[
         str | None, typer.Option("--grid-intensity", help="CO2 of the electricity: 400gCO2/kWh.")
     ] = None,
+    frozen_size: Annotated[
+        str | None, typer.Option("--frozen-size", help="Parameters of frozen models beside it (DPO's reference): 7B.")
+    ] = None,
     max_staleness: Annotated[
         int, typer.Option("--max-staleness", min=0, max=10_000, help="Largest accepted gradient delay; 0: exact only.")
     ] = 64,
@@ -134,6 +137,7 @@ def recommend(
         objective=objective,
         price_per_device_hour=price[0] if price else None,
         max_staleness_steps=max_staleness,
+        frozen_parameters=frozen_size,
         grid_intensity=grid_intensity,
     )
     # the options are checked before a minute of measuring, not after

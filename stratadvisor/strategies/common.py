@@ -15,6 +15,7 @@ from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.batches import micro_batches
 from stratadvisor.strategies.borrowed import with_borrowed_ratio
 from stratadvisor.strategies.fit import memory_of, shortage
+from stratadvisor.strategies.frozen import with_frozen_time
 from stratadvisor.strategies.run_length import extra_tokens_fraction, run_tokens
 from stratadvisor.strategies.site import Share, Site
 from stratadvisor.units import format_bytes
@@ -107,6 +108,7 @@ def timed(candidate: Candidate, part: Cluster, workload: Workload) -> Candidate:
         strategy=candidate.strategy,
     )
     time = with_borrowed_ratio(time, part, candidate.strategy)
+    time = with_frozen_time(time, workload)
     if len(work) == 1:
         seconds = [sum(time.terms_seconds.get(term, 0.0) for term in _COMPUTE_TERMS)]
     else:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from stratadvisor.costs.memory import estimate
 from stratadvisor.schema.cluster import NodeClass
 from stratadvisor.schema.layout import Layout, MemoryEstimate
+from stratadvisor.strategies.frozen import with_frozen_memory
 from stratadvisor.strategies.site import Share, Site
 from stratadvisor.units import format_bytes
 
@@ -24,6 +25,7 @@ def memory_of(at: Site, layout: Layout, node_class: NodeClass, share: Share) -> 
         ranks_per_node=node_class.devices_per_node,
         device_memory_bytes=node_class.device.usable_memory_bytes,
     )
+    found = with_frozen_memory(found, layout, at.workload)
     ratio = calibration(at.cluster.calibration_memory_ratios, node_class, at.strategy)
     if ratio is None:
         return found
