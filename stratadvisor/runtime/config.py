@@ -47,6 +47,7 @@ class ModelConfig:
     ffn_hidden_size: int = 0
     gated_mlp: bool = True
     vocab_size: int = 0
+    task_outputs: int = 0
     tied_embeddings: bool = False
     max_sequence_length: int = 0
     num_experts: int = 0

@@ -201,6 +201,8 @@ def _check(model: ModelConfig) -> None:
         raise ConfigError(f"model.head_dim must be even for rotary positions, not {model.head_dim}")
     if model.learned_positions and model.max_sequence_length < 1:
         raise ConfigError("model.max_sequence_length must be at least 1 for learned positions")
+    if model.task_outputs:
+        raise ConfigError("model.task_outputs needs a head of its own: replace build_model and build_data in train.py")
     if model.num_experts and model.num_experts_per_token > model.num_experts:
         raise ConfigError(f"model.num_experts_per_token exceeds num_experts ({model.num_experts})")
 
