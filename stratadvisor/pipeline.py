@@ -85,8 +85,13 @@ def probe_job(
     storage_path: Path | None = None,
     time_limit_seconds: float = 60.0,
     progress: Progress | None = None,
+    output: Path | None = None,
 ) -> ClusterProfile | None:
-    """Return the profile of all nodes under torchrun or srun, of this machine otherwise; None on all other ranks."""
+    """Return the profile of all nodes under a launcher, of this machine otherwise; None on all other ranks.
+
+    With ``output``, what several nodes bring lies beside that file as it comes, and when the probe is broken off the
+    profile of what there is until then is written.
+    """
     from stratadvisor.probe import job
 
     return job.probe_job(
@@ -96,6 +101,8 @@ def probe_job(
         storage_path=storage_path,
         time_limit_seconds=time_limit_seconds,
         progress=progress,
+        keep=None if output is None else lambda profile: write_profile(output, profile),
+        output=output,
     )
 
 
@@ -129,8 +136,16 @@ def probe_hosts(
 def merge_profiles(paths: tuple[Path, ...]) -> ClusterProfile:
     """Return one profile of the nodes in several files."""
     from stratadvisor.probe import merge
+    from stratadvisor.probe.nodes import journal, together
 
-    return merge.merge_profiles([store.read_profile(path) for path in paths])
+    profiles: list[ClusterProfile] = []
+    for path in paths:
+        if path.name.endswith(journal.SUFFIX):  # of a probe that was broken off
+            found = journal.read_journal(store.read_text(path, ProfileError), path)
+            profiles.append(together.cluster_profile(found))
+        else:
+            profiles.append(store.read_profile(path))
+    return merge.merge_profiles(profiles)
 
 
 def write_profile(path: Path, profile: ClusterProfile) -> ClusterProfile:

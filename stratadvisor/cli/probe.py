@@ -70,6 +70,7 @@ def probe(
             storage_path=storage,
             time_limit_seconds=time_limit,
             progress=progress_line(),
+            output=output,
         )
     if found is None:  # another rank of this job writes the profile
         return

@@ -36,6 +36,8 @@ _LAUNCHER_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
     "TORCHELASTIC_USE_AGENT_STORE",
+    "PET_NODE_RANK",
+    "PET_NNODES",
 )
 _BOOTSTRAP = (
     "import sys; sys.path[:] = [p for p in sys.path if p] + [sys.argv[3]]; "

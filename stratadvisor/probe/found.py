@@ -110,15 +110,3 @@ class StorageRates:
     read_detail: str
     write_bytes_per_second: float | None
     write_detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gathered:
-    """What came together from the nodes of a job."""
-
-    documents: dict[int, str]
-    """Node rank -> profile as JSON; on the first node only."""
-    missing: tuple[int, ...]
-    """Nodes that did not come in time."""
-    sweep: SweepTimes | None
-    sweep_reason: str = ""

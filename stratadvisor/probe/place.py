@@ -1,19 +1,22 @@
-"""Where this process stands among those that a launcher (torchrun, srun) started."""
+"""Where this process stands among those that a launcher started: torchrun, srun, mpirun, Kubernetes, or by hand."""
 
 from __future__ import annotations
 
 import re
-import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stratadvisor.errors import UsageError
-from stratadvisor.schema.profile import NicProfile
 
 _FIRST_PORT, _NUM_PORTS = 20000, 20000
 """Range for the meeting port of a Slurm step without MASTER_PORT; the job's number picks one: jobs do not collide."""
 _LARGEST = 2**31 - 1
-_REAL = ("infiniband", "roce", "efa", "ethernet")
+DEFAULT_PORT = 29500
+_MPI = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+"""Open MPI (docs.open-mpi.org, environment variables), MPICH's Hydra, Intel MPI: rank, size, and the local two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +25,16 @@ class Place:
 
     rank: int
     local_rank: int
-    node_rank: int
+    node_rank: int | None
+    """None where the launcher does not tell: the first node then gives out numbers."""
     num_nodes: int
     address: str
     """Host where all nodes meet."""
     port: int
     store_is_running: bool
     """torchrun already serves the meeting point; else the first node does."""
+    job: str = ""
+    """Tells this job's nodes from those of others; no secret."""
 
     @property
     def leads(self) -> bool:
@@ -54,17 +60,77 @@ def place(environ: Mapping[str, str]) -> Place | None:
     """Return the place among several processes; None for a process that runs by itself.
 
     torchrun sets RANK, WORLD_SIZE and their local twins; srun sets SLURM_PROCID in a step of several tasks (a batch
-    script has it too, but no SLURM_STEP_NUM_TASKS of its own).
+    script has it too, but no SLURM_STEP_NUM_TASKS of its own); mpirun sets names of its own. A pod of Kubeflow is a
+    node, whether torchrun runs in it or not. NNODES, NODE_RANK and MASTER_ADDR, which the emitted scripts read, place
+    a process by hand, and NNODES with JOB_COMPLETION_INDEX a pod of an indexed Job.
 
     Raises:
         UsageError: the launcher's variables contradict each other.
 
     """
+    if "RANK" in environ and "LOCAL_RANK" not in environ and "PET_NNODES" in environ:
+        return _pod(environ, "PET_NODE_RANK" if "PET_NODE_RANK" in environ else "RANK", "PET_NNODES")
     if "RANK" in environ and "WORLD_SIZE" in environ:
         return _torchrun(environ)
+    if "PET_NODE_RANK" in environ and "PET_NNODES" in environ:
+        return _pod(environ, "PET_NODE_RANK", "PET_NNODES")
+    for names in _MPI:
+        if all(name in environ for name in names):
+            return _mpi(environ, *names)
     if "SLURM_PROCID" in environ and "SLURM_STEP_NUM_TASKS" in environ:
         return _slurm(environ)
+    if "NNODES" in environ and "NODE_RANK" in environ:
+        return _pod(environ, "NODE_RANK", "NNODES")
+    if "NNODES" in environ and "JOB_COMPLETION_INDEX" in environ:
+        return _pod(environ, "JOB_COMPLETION_INDEX", "NNODES")
     return None
+
+
+def _pod(environ: Mapping[str, str], node_rank: str, num_nodes: str) -> Place | None:
+    """Return the place of the one process of a node."""
+    rank, count = _number(environ, node_rank), _number(environ, num_nodes)
+    if count < 2:
+        return None
+    if rank >= count:
+        raise UsageError(f"{node_rank}={rank} and {num_nodes}={count} contradict each other")
+    address = environ.get("MASTER_ADDR") or environ.get("PET_MASTER_ADDR", "")
+    if not address:
+        raise UsageError(
+            f"{num_nodes} is {count}, but MASTER_ADDR does not say where the nodes meet",
+            hint="set it to a name or address of the first node (for an indexed Job, its first pod behind a service)",
+        )
+    port_name = "MASTER_PORT" if "MASTER_PORT" in environ else "PET_MASTER_PORT"
+    port = _number(environ, port_name, 65535) if port_name in environ else DEFAULT_PORT
+    return Place(
+        rank=rank, local_rank=0, node_rank=rank, num_nodes=count, address=address, port=port, store_is_running=False
+    )
+
+
+def _mpi(environ: Mapping[str, str], rank_name: str, size_name: str, local_name: str, locals_name: str) -> Place | None:
+    """Return the place under mpirun, which does not number nodes: the first process of each leads, rank 0 is first."""
+    rank, size = _number(environ, rank_name), _number(environ, size_name)
+    local_rank, local_size = _number(environ, local_name), _number(environ, locals_name)
+    if size < 2:
+        return None
+    if local_size < 1 or local_rank >= local_size or rank >= size or size % local_size:
+        raise UsageError(
+            f"{rank_name}={rank}, {size_name}={size} and {locals_name}={local_size} do not tell the number of nodes",
+            hint="start one process on every node: mpirun --map-by ppr:1:node",
+        )
+    address = environ.get("MASTER_ADDR", "")
+    if not address and size > local_size:
+        raise UsageError(
+            "mpirun does not tell where the nodes meet", hint="add -x MASTER_ADDR=HOST with the host of rank 0"
+        )
+    return Place(
+        rank=rank,
+        local_rank=local_rank,
+        node_rank=0 if rank == 0 else None,
+        num_nodes=size // local_size,
+        address=address or "127.0.0.1",
+        port=_number(environ, "MASTER_PORT", 65535) if "MASTER_PORT" in environ else DEFAULT_PORT,
+        store_is_running=False,
+    )
 
 
 def _torchrun(environ: Mapping[str, str]) -> Place | None:
@@ -84,7 +150,7 @@ def _torchrun(environ: Mapping[str, str]) -> Place | None:
         node_rank=_number(environ, "GROUP_RANK") if "GROUP_RANK" in environ else rank // local_size,
         num_nodes=world_size // local_size,
         address=environ.get("MASTER_ADDR", "localhost"),
-        port=_number(environ, "MASTER_PORT", 65535) if "MASTER_PORT" in environ else 29500,
+        port=_number(environ, "MASTER_PORT", 65535) if "MASTER_PORT" in environ else DEFAULT_PORT,
         store_is_running=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
 
@@ -101,7 +167,20 @@ def first_host(nodes: str) -> str:
 
 
 def _slurm(environ: Mapping[str, str]) -> Place | None:
-    if _number(environ, "SLURM_STEP_NUM_TASKS") < 2:
+    """Return the place in a step of srun, which may span the components of a heterogeneous job.
+
+    There SLURM_PROCID and SLURM_NODEID count over all components, the numbers of the step only over one, and variables
+    that end in _HET_GROUP_n describe the others. The step must span them all (srun --het-group=0,1).
+    """
+    components = _number(environ, "SLURM_HET_SIZE") if "SLURM_HET_SIZE" in environ else 1
+    nodes, hosts = _number(environ, "SLURM_STEP_NUM_NODES"), environ.get("SLURM_STEP_NODELIST", "localhost")
+    tasks = _number(environ, "SLURM_STEP_NUM_TASKS")
+    if components > 1:
+        groups = [f"SLURM_JOB_NUM_NODES_HET_GROUP_{group}" for group in range(min(components, 1000))]
+        nodes = max(nodes, sum(_number(environ, name) for name in groups if name in environ))
+        tasks = max(tasks, nodes)
+        hosts = environ.get("SLURM_JOB_NODELIST_HET_GROUP_0") or hosts
+    if tasks < 2:
         return None
     job = _number(environ, "SLURM_JOB_ID") if "SLURM_JOB_ID" in environ else 0
     port = _number(environ, "MASTER_PORT", 65535) if "MASTER_PORT" in environ else _FIRST_PORT + job % _NUM_PORTS
@@ -109,30 +188,9 @@ def _slurm(environ: Mapping[str, str]) -> Place | None:
         rank=_number(environ, "SLURM_PROCID"),
         local_rank=_number(environ, "SLURM_LOCALID"),
         node_rank=_number(environ, "SLURM_NODEID"),
-        num_nodes=_number(environ, "SLURM_STEP_NUM_NODES"),
-        address=environ.get("MASTER_ADDR") or first_host(environ.get("SLURM_STEP_NODELIST", "localhost")),
+        num_nodes=nodes,
+        address=environ.get("MASTER_ADDR") or first_host(hosts),
         port=port,
         store_is_running=False,
+        job=f"{job}.{environ.get('SLURM_STEP_ID', '')}"[:64],
     )
-
-
-def interface_towards(host: str, port: int, nics: Sequence[NicProfile]) -> str:
-    """Return the interface that reaches ``host``; empty when it cannot be told.
-
-    The kernel is asked for the source address of a datagram that is never sent. A host whose own name leads to the
-    loopback (``127.0.1.1 node3`` in /etc/hosts) would meet nobody there: the first real interface is then taken.
-    """
-    try:
-        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)
-            source = str(probe.getsockname()[0])
-    except (OSError, ValueError, OverflowError):  # no such host, or a text that is no name at all
-        source = ""
-    if (source and not _is_loopback(source)) or _is_loopback(host):
-        return next((nic.name for nic in nics if source in nic.addresses), "")
-    return next((nic.name for nic in nics if nic.kind in _REAL and nic.up is not False and nic.addresses), "")
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address in ("localhost", "::1")

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from stratadvisor.errors import ProbeError, UsageError
-from stratadvisor.probe.job import distinct
 from stratadvisor.probe.looker import Progress
 from stratadvisor.probe.merge import merge_profiles
+from stratadvisor.probe.nodes.together import distinct
 from stratadvisor.schema.profile import ClusterProfile, Observation, Verdict
 
 OPTIONS = ("-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=20")

@@ -4,12 +4,9 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from stratadvisor.probe.crew import Answer, Crew
-from stratadvisor.probe.found import Gathered
 from stratadvisor.probe.job import probe_job
 
 pytestmark = pytest.mark.process
@@ -38,56 +35,6 @@ def started(program: str, **environ: str) -> "subprocess.Popen[str]":
     )
 
 
-def meeting(node_ranks: list[int], num_nodes: int, wait_seconds: float) -> dict[int, Answer]:
-    """Let some nodes of a job meet; another port is tried when this one was taken in the meantime."""
-    for _ in range(5):
-        port = free_port()
-        settings: dict[int, dict[str, Any]] = {
-            member: {
-                "node_rank": rank,
-                "num_nodes": num_nodes,
-                "address": "127.0.0.1",
-                "port": port,
-                "store_is_running": False,
-                "document": f"node {rank}",
-                "device": "cpu",
-                "threads": 1,
-                "wait_seconds": wait_seconds,
-                "budget_seconds": 0.3,
-                "quick": True,
-            }
-            for member, rank in enumerate(node_ranks)
-        }
-        with Crew(len(node_ranks)) as crew:
-            answers = crew.ask("stratadvisor.probe.exchange:meet", settings, GENEROUS)
-        if not any("EADDRINUSE" in a.reason or "in use" in a.reason for a in answers.values()):
-            return answers
-    raise AssertionError("no free port in five attempts")
-
-
-def test_nodes_hand_over_their_documents_and_sweep() -> None:
-    answers = meeting([0, 1], 2, GENEROUS)
-    assert [a.status for a in answers.values()] == ["ok", "ok"], [a.reason for a in answers.values()]
-    first, second = answers[0].value, answers[1].value
-    assert isinstance(first, Gathered)
-    assert first.documents == {0: "node 0", 1: "node 1"}
-    assert second.documents == {}
-    assert first.missing == ()
-    assert first.sweep is not None
-    assert first.sweep == second.sweep
-    assert first.sweep.world_size == 2
-
-
-def test_a_node_that_does_not_come_is_named_and_costs_one_wait() -> None:
-    answers = meeting([0], 2, 3.0)
-    assert answers[0].status == "ok", answers[0].reason
-    gathered = answers[0].value
-    assert gathered.documents == {0: "node 0"}
-    assert gathered.missing == (1,)
-    assert gathered.sweep is None
-    assert gathered.sweep_reason
-
-
 def test_two_nodes_become_one_profile_with_a_sweep_between_them() -> None:
     program = PROGRAM.replace("ONLY", "('software',)")
     for _ in range(5):
@@ -104,10 +51,63 @@ def test_two_nodes_become_one_profile_with_a_sweep_between_them() -> None:
     # Both nodes are this machine: the profile tells them apart and says that they share a name.
     assert [node["hostname"] for node in profile["nodes"]] == [f"{host}-0", f"{host}-1"]
     assert any("call themselves" in verdict["message"] for verdict in profile["verdicts"])
-    (sweep,) = profile["collectives"]
+    sweep, curve = profile["collectives"]
+    assert (curve["operation"], curve["scope"], curve["world_size"]) == ("send_recv", "inter_node", 2)
+    (pair,) = profile["node_pairs"]
+    assert {pair["a"], pair["b"]} == {f"{host}-0", f"{host}-1"}
+    assert pair["interface_a"] == "lo"  # where all traffic inside a machine goes
     assert (sweep["scope"], sweep["num_nodes"], sweep["world_size"], sweep["backend"]) == ("inter_node", 2, 2, "gloo")
     assert sweep["bus_bandwidth_bytes_per_second"]["origin"] in ("measured", "unknown")
     assert len(sweep["points"]) >= 2
+
+
+def test_under_torchrun_the_agents_store_says_where_to_meet(tmp_path: Path) -> None:
+    """Two agents on this machine stand for two nodes."""
+    script = tmp_path / "probe_here.py"
+    script.write_text(
+        PROGRAM.replace("ONLY", "('software',)")
+        + "import os, pathlib\n"
+        + f"target = pathlib.Path({str(tmp_path)!r}) / ('rank' + os.environ['RANK'])\n"
+        + "target.write_text('' if profile is None else dump(profile))\n"
+    )
+    for _ in range(5):
+        port = free_port()
+        agents = [
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(rank)),
+                    *("--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port), str(script)),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in (0, 1)
+        ]
+        said = [agent.communicate(timeout=GENEROUS)[0] for agent in agents]
+        if not any("EADDRINUSE" in text or "in use" in text for text in said):
+            break
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    assert (tmp_path / "rank1").read_text() == ""
+    profile = json.loads((tmp_path / "rank0").read_text())
+    assert len(profile["nodes"]) == 2
+    assert len(profile["node_pairs"]) == 1
+
+
+def test_mpirun_s_nodes_get_their_numbers_from_the_first(tmp_path: Path) -> None:
+    """What mpirun sets, without it: it is not installed here."""
+    program = PROGRAM.replace("ONLY", "('software',)")
+    for _ in range(5):
+        base = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+        base |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        ranks = [started(program, **base, OMPI_COMM_WORLD_RANK=str(rank)) for rank in range(3)]
+        done = [rank.communicate(timeout=GENEROUS) for rank in ranks]
+        if not any("in use" in errors for _, errors in done):
+            break
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], done
+    profile = json.loads(done[0][0])
+    assert len(profile["nodes"]) == 3
+    assert len(profile["node_pairs"]) == 3
 
 
 def test_under_torchrun_on_one_node_the_first_rank_reports(tmp_path: Path) -> None:

@@ -1,10 +1,7 @@
-import socket
-
 import pytest
 
 from stratadvisor.errors import UsageError
-from stratadvisor.probe.place import first_host, interface_towards, place
-from stratadvisor.schema.profile import NicProfile
+from stratadvisor.probe.place import first_host, place
 
 TORCHRUN = {
     "RANK": "5",
@@ -91,28 +88,83 @@ def test_contradicting_variables_are_refused(environ: dict[str, str]) -> None:
         place(environ)
 
 
-LOOPBACK = NicProfile(name="lo", kind="loopback", addresses=("127.0.0.1", "127.0.1.1"))
-VIRTUAL = NicProfile(name="docker0", kind="virtual", up=True, addresses=("172.17.0.1",))
-DOWN = NicProfile(name="eth0", kind="ethernet", up=False, addresses=("192.0.2.9",))
-REAL = NicProfile(name="eth9", kind="ethernet", up=True, addresses=("192.0.2.1",))
+def test_mpirun_leaves_the_numbering_of_nodes_to_the_first_one() -> None:
+    base = {"OMPI_COMM_WORLD_SIZE": "6", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "MASTER_ADDR": "n0"}
+    first = place({**base, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"})
+    other = place({**base, "OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"})
+    third = place({**base, "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "1"})
+    assert first is not None
+    assert other is not None
+    assert third is not None
+    assert [(p.node_rank, p.num_nodes, p.leads) for p in (first, other, third)] == [
+        (0, 3, True),
+        (None, 3, True),
+        (None, 3, False),
+    ]
+    assert (other.address, other.port, other.store_is_running) == ("n0", 29500, False)
 
 
-def test_the_interface_is_that_of_the_route() -> None:
-    assert interface_towards("127.0.0.1", 29500, (REAL, LOOPBACK)) == "lo"
-    assert interface_towards("127.0.0.1", 29500, (REAL,)) == ""
+def test_intel_mpi_is_known_by_its_own_names() -> None:
+    where = place(
+        {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1", "MASTER_ADDR": "n0"}
+    )
+    assert where is not None
+    assert (where.node_rank, where.num_nodes, where.leads) == (None, 2, True)
 
 
-def test_a_name_that_leads_nowhere_or_to_the_loopback_gives_the_first_real_interface(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    nics = (LOOPBACK, VIRTUAL, DOWN, REAL)
+def test_a_pod_is_a_node_with_or_without_torchrun() -> None:
+    operator = {"RANK": "1", "WORLD_SIZE": "2", "PET_NNODES": "2", "PET_NODE_RANK": "1", "MASTER_ADDR": "job-master-0"}
+    for environ in (
+        operator,
+        {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-master-0", "PET_MASTER_PORT": "29400"},
+        {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "job-master-0"},
+        {"NNODES": "2", "JOB_COMPLETION_INDEX": "1", "MASTER_ADDR": "job-master-0"},
+    ):
+        where = place(environ)
+        assert where is not None
+        assert (where.node_rank, where.num_nodes, where.leads, where.address) == (1, 2, True, "job-master-0")
+    # torchrun inside the pod sets its own numbers, and they count
+    inside = place({**operator, **TORCHRUN})
+    assert inside is not None
+    assert (inside.node_rank, inside.local_rank) == (1, 1)
 
-    def unresolved(*_: object, **__: object) -> list[object]:
-        raise socket.gaierror(-2, "Name or service not known")
 
-    monkeypatch.setattr(socket, "getaddrinfo", unresolved)
-    assert interface_towards("no-such-host", 29500, nics) == "eth9"
-    loopback = [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", ("127.0.1.1", 29500))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: loopback)  # what /etc/hosts may say of one's own name
-    assert interface_towards("node0", 29500, nics) == "eth9"
-    assert interface_towards("node0", 29500, (LOOPBACK, VIRTUAL)) == ""
+def test_a_step_over_a_heterogeneous_job_counts_all_components() -> None:
+    where = place(
+        {
+            **SRUN,
+            "SLURM_PROCID": "2",
+            "SLURM_NODEID": "2",
+            "SLURM_STEP_NUM_NODES": "1",
+            "SLURM_STEP_NUM_TASKS": "1",
+            "SLURM_STEP_NODELIST": "small1",
+            "SLURM_HET_SIZE": "2",
+            "SLURM_JOB_NUM_NODES_HET_GROUP_0": "2",
+            "SLURM_JOB_NUM_NODES_HET_GROUP_1": "1",
+            "SLURM_JOB_NODELIST_HET_GROUP_0": "big[1-2]",
+            "SLURM_JOB_NODELIST_HET_GROUP_1": "small1",
+        }
+    )
+    assert where is not None
+    assert (where.node_rank, where.num_nodes, where.address, where.leads) == (2, 3, "big1", True)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"NNODES": "2", "NODE_RANK": "1"},
+        {"NNODES": "2", "NODE_RANK": "2", "MASTER_ADDR": "n0"},
+        {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"},
+        {
+            "OMPI_COMM_WORLD_RANK": "8",
+            "OMPI_COMM_WORLD_SIZE": "10",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "8",
+            "MASTER_ADDR": "n0",
+        },
+    ],
+)
+def test_what_does_not_tell_where_or_how_many_is_refused_with_a_way_out(environ: dict[str, str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        place(environ)
+    assert caught.value.hint or "contradict" in str(caught.value)

@@ -19,6 +19,9 @@ from stratadvisor.probe.nodes.rounds import Pair, split
 
 SLOW_SHARE = 0.6
 """Of what is usual; equal links repeat within 5 to 10 %, and a busy machine takes a quarter now and then."""
+PROCESSOR_BYTES_PER_SECOND = 1.5e9
+"""What one process moves over TCP even on a slow or busy processor: where links are faster, differences above it are
+the processors', and nothing is called slow for them."""
 ASYMMETRIC_SHARE = 0.6
 """The slower direction over the faster one."""
 WAY_OUT_SHARE = 0.75
@@ -135,12 +138,16 @@ def diagnose(links: Sequence[Link], planned: Sequence[int] = ()) -> Diagnosis:
     return Diagnosis(reach=reach, usual=usual, nodes=nodes, links=tuple(found), ways_out=ways_out)
 
 
+def _floor(usual: float) -> float:
+    return SLOW_SHARE * min(usual, PROCESSOR_BYTES_PER_SECOND)
+
+
 def _is_slow(reach: Reach, usual: float) -> bool:
-    return min(reach.sends, reach.receives) < SLOW_SHARE * usual
+    return min(reach.sends, reach.receives) < _floor(usual)
 
 
 def _slow_node(rank: int, reach: Reach, usual: float) -> SlowNode:
-    sends, receives = reach.sends < SLOW_SHARE * usual, reach.receives < SLOW_SHARE * usual
+    sends, receives = reach.sends < _floor(usual), reach.receives < _floor(usual)
     direction: Direction = "both" if sends and receives else "sends" if sends else "receives"
     rate = min(reach.sends, reach.receives)
     return SlowNode(rank=rank, direction=direction, rate=rate, usual=usual)
@@ -151,7 +158,7 @@ def _slow_ways(by_way: Mapping[Pair, float], reach: Mapping[int, Reach]) -> dict
     found: dict[Pair, float] = {}
     for (source, target), rate in by_way.items():
         able = min(reach[source].sends, reach[target].receives)
-        if rate < SLOW_SHARE * able:
+        if rate < _floor(able):
             found[source, target] = able
     return found
 
@@ -188,7 +195,7 @@ def _same_group(way: Pair, ways_out: Iterable[SlowWayOut]) -> bool:
 def _one_pair(by_way: Mapping[Pair, float]) -> list[SlowLink]:
     """Of two nodes only the directions can be compared."""
     (way, rate), (_, best) = sorted(by_way.items(), key=lambda item: item[1])[:: max(1, len(by_way) - 1)][:2]
-    if rate < ASYMMETRIC_SHARE * best:
+    if rate < ASYMMETRIC_SHARE * min(best, PROCESSOR_BYTES_PER_SECOND):
         return [SlowLink(a=way[0], b=way[1], rate=rate, usual=best, both_ways=False)]
     return []
 

@@ -40,7 +40,9 @@ class Link:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for the journal."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
+        found["kind_of_round"] = found.pop("kind")
+        return found
 
     @property
     def ends(self) -> Pair:

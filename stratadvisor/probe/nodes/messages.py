@@ -23,7 +23,8 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 class Hello(Document):
     """A node says who it is, before it measures itself."""
 
-    rank: Rank
+    rank: Rank | None = None
+    """None: the conductor gives out a number."""
     hostname: Annotated[str, Field(max_length=255)]
     address: Annotated[str, Field(max_length=64)] = ""
     """Where the others reach it; empty when only the conductor can tell."""

@@ -51,7 +51,7 @@ class SimulatedNetwork:
         *,
         document: str,
         faults: Faults | None = None,
-        rate: float = 12.5e9,
+        rate: float = 1.25e9,
         jitter: float = 0.03,
         own_probe_seconds: float = 40.0,
         silence_seconds: float = 15.0,

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from stratadvisor.probe.nodes.conductor import Found
-from stratadvisor.probe.nodes.diagnosis import Diagnosis, SlowLink, SlowNode, SlowWayOut
+from stratadvisor.probe.nodes.diagnosis import PROCESSOR_BYTES_PER_SECOND, Diagnosis, SlowLink, SlowNode, SlowWayOut
 from stratadvisor.schema.profile import NicProfile, NodeProfile, Verdict
 from stratadvisor.units import format_rate
 
@@ -15,8 +15,6 @@ BAD_SHARE = 0.3
 """Below this share of what is usual a link is bad, above it low."""
 STATED_SHARE = 0.6
 """Of the rate that the driver states; TCP on a healthy link reaches 90 % and more, except where a core is the limit."""
-CORE_BYTES_PER_SECOND = 2.5e9
-"""What one process moves over TCP without effort; above, the processor and not the link may be measured."""
 MOST_NAMED = 20
 _RDMA = ("infiniband", "roce", "efa")
 
@@ -140,7 +138,7 @@ def _below_stated(
     groups: dict[tuple[str, float], list[int]] = defaultdict(list)
     for rank, reach in found.reach.items():
         rate, best = stated.get(rank), min(reach.sends, reach.receives)
-        if rank not in slow and rate is not None and best < STATED_SHARE * rate and best < CORE_BYTES_PER_SECOND:
+        if rank not in slow and rate is not None and best < STATED_SHARE * rate and best < PROCESSOR_BYTES_PER_SECOND:
             groups[used.get(rank, ""), rate].append(rank)
     for (interface, rate), ranks in groups.items():
         best = statistics.median(min(found.reach[rank].sends, found.reach[rank].receives) for rank in ranks)

@@ -83,7 +83,7 @@ def test_one_slow_direction_is_named_as_such(count: int) -> None:
     found, _ = played(count, Faults(slow_senders={1: 0.2}))
     (node,) = diagnose(found.links).nodes
     assert (node.rank, node.direction) == (1, "sends")
-    assert node.rate == pytest.approx(0.2 * 12.5e9, rel=0.2)
+    assert node.rate == pytest.approx(0.2 * 1.25e9, rel=0.2)
 
 
 def test_one_slow_direction_of_one_link_is_named() -> None:

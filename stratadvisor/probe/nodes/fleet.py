@@ -1,0 +1,233 @@
+"""The probe of a job's nodes, on each of them: meet, measure oneself, then measure together.
+
+The first node conducts in a thread beside its own measurements; that thread only waits and writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stratadvisor.errors import ProbeError
+from stratadvisor.probe import nics as interfaces
+from stratadvisor.probe.crew import Crew
+from stratadvisor.probe.lanes import threads_per_lane, usable_cores
+from stratadvisor.probe.looker import QUICK_SHARE, Progress
+from stratadvisor.probe.nodes.conductor import Conductor, Found, Limits
+from stratadvisor.probe.nodes.hub import Hub
+from stratadvisor.probe.nodes.journal import Journal
+from stratadvisor.probe.nodes.meeting import (
+    listen_on,
+    listening_address,
+    raise_file_limit,
+    reached_at,
+)
+from stratadvisor.probe.nodes.member import Member, SocketWire, call
+from stratadvisor.probe.nodes.messages import Hello, Swept
+from stratadvisor.probe.nodes.rounds import plan_rounds
+from stratadvisor.probe.place import Place
+from stratadvisor.schema.profile import ClusterProfile
+
+STARTING_SECONDS = 60.0
+"""Between the first and the last node's start."""
+SWEEP_BUDGET_SECONDS = 6.0
+_TRANSFERS_SECONDS = 10.0
+"""What all rounds together aim at, for few nodes."""
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 0.3, 1.5
+
+
+def limits_for(num_nodes: int, time_limit_seconds: float, *, quick: bool) -> Limits:
+    """Return the deadlines: few nodes get longer transfers, which a busy machine disturbs less."""
+    share = QUICK_SHARE if quick else 1.0
+    rounds = max(1, len(plan_rounds(range(num_nodes))))
+    transfer = min(_LONGEST_SECONDS, max(_SHORTEST_SECONDS, _TRANSFERS_SECONDS / (2 * rounds))) * share
+    return Limits(
+        arrive=STARTING_SECONDS,
+        gather=time_limit_seconds + STARTING_SECONDS,
+        round=20.0 + 10 * transfer,
+        transfer=transfer,
+        sweep=30.0,
+    )
+
+
+@dataclass(kw_only=True)
+class Fleet:
+    """One node's part in the probe."""
+
+    where: Place
+    time_limit_seconds: float
+    quick: bool = False
+    progress: Progress | None = None
+    journal: Path | None = None
+    """Where the profile will be written: what comes in lies beside it."""
+
+    def __post_init__(self) -> None:
+        self._nics = interfaces.collect()
+        self._conductor: Conductor | None = None
+        self._thread: threading.Thread | None = None
+        self._problem: BaseException | None = None
+        self._journal = Journal(self.journal) if self.journal is not None else None
+        self._hub: Hub | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the first node."""
+        return self.where.node_rank == 0
+
+    def run(self, own: Callable[[], ClusterProfile]) -> Found | None:
+        """Meet, let ``own`` measure this node, and take part; return what came together, on the first node only.
+
+        Raises:
+            ProbeError: the nodes could not meet, or this node was left out.
+
+        """
+        limits = limits_for(self.where.num_nodes, self.time_limit_seconds, quick=self.quick)
+        address, port, key = self._start() if self.leads else self._find()
+        channel = call(address, port, STARTING_SECONDS)
+        here, interface = reached_at(channel, os.environ, self._nics)
+        listener = socket.create_server(
+            (here, 0), family=socket.AF_INET6 if ":" in here else socket.AF_INET, backlog=64
+        )
+        hello = Hello(
+            rank=self.where.node_rank,
+            hostname=(socket.gethostname() or "localhost")[:255],
+            address=here,
+            port=int(listener.getsockname()[1]),
+            key=key,
+        )
+        if self.leads:
+            self._conduct(limits)
+        member = Member(SocketWire(channel, f"{address}:{port}"), hello, listener, interface)
+        try:
+            profile = own()
+            member.hand_over(profile.model_dump_json())
+            if self.progress is not None:
+                self.progress("waiting for the other nodes", None)
+            with _Collectives(profile, here, interface, quick=self.quick) as collectives:
+                left_out = member.serve(collectives.do)
+        finally:
+            member.leave()
+            with contextlib.suppress(OSError):
+                channel.close()
+        if left_out and not self.leads:
+            raise ProbeError(left_out)
+        return self._finish() if self.leads else None
+
+    def so_far(self) -> Found | None:
+        """Return what has come together when the probe is broken off; None where nothing has."""
+        found = self._conductor.found if self._conductor is not None else None
+        return found if found is not None and found.profiles else None
+
+    def done(self) -> None:
+        """The profile is written: what lay beside it is no longer needed."""
+        if self._journal is not None:
+            self._journal.remove()
+
+    def _start(self) -> tuple[str, int, str]:
+        """Listen, as the first node, and make known where."""
+        raise_file_limit(self.where.num_nodes)
+        address = listening_address(self.where.address, self.where.port, self._nics)
+        listener = listen_on(address, 0 if self.where.store_is_running else self.where.port)
+        port = int(listener.getsockname()[1])
+        key = secrets.token_hex(8) if self.where.store_is_running else self.where.job
+        self._hub = Hub(listener, key, self.where.num_nodes)
+        if self.where.store_is_running:
+            # others reach this host at the launcher's address, whatever the interface is called here
+            self._publish(json.dumps({"address": address or self.where.address, "port": port, "key": key}))
+        return address or "127.0.0.1", port, key
+
+    def _find(self) -> tuple[str, int, str]:
+        if not self.where.store_is_running:
+            return self.where.address, self.where.port, self.where.job
+        content = json.loads(self._publish(""))
+        return str(content["address"]), int(content["port"]), str(content["key"])
+
+    def _publish(self, value: str) -> str:
+        settings = {
+            "address": self.where.address,
+            "port": self.where.port,
+            "value": value,
+            "wait_seconds": STARTING_SECONDS,
+        }
+        with Crew(1, gloo_interface="") as crew:
+            answer = crew.ask("stratadvisor.probe.exchange:rendezvous", {0: settings}, 2 * STARTING_SECONDS)[0]
+        if answer.status != "ok":
+            raise ProbeError(
+                f"node {self.where.node_rank} could not meet the others at {self.where.address}:{self.where.port}:"
+                f" {answer.reason}",
+                hint="check that this address is reachable from every node and the port is open, or set MASTER_ADDR",
+            )
+        return str(answer.value)
+
+    def _conduct(self, limits: Limits) -> None:
+        assert self._hub is not None
+        note = self._journal.note if self._journal is not None else None
+        self._conductor = Conductor(self._hub, self.where.num_nodes, limits, note=note, progress=self.progress)
+        self._thread = threading.Thread(target=self._conducting, daemon=True)
+        self._thread.start()
+
+    def _conducting(self) -> None:
+        assert self._conductor is not None
+        assert self._hub is not None
+        try:
+            self._conductor.run()
+        except BaseException as problem:  # told by the main thread
+            self._problem = problem
+        finally:
+            self._hub.close()
+
+    def _finish(self) -> Found:
+        assert self._thread is not None
+        assert self._conductor is not None
+        self._thread.join()
+        if self._problem is not None:
+            raise self._problem
+        return self._conductor.found
+
+
+class _Collectives:
+    """The child process of a node for what needs torch."""
+
+    def __init__(self, profile: ClusterProfile, address: str, interface: str, *, quick: bool) -> None:
+        node = profile.nodes[0]
+        on_cpu = all(device.kind == "cpu" for device in node.devices)
+        self._device = "cpu" if on_cpu else "cuda:0"
+        self._threads = threads_per_lane(usable_cores(node.cpu), 1)
+        self._address, self._quick = address, quick
+        self._crew = Crew(1, self._threads, gloo_interface=interface or "")
+
+    def do(self, kind: str, content: dict[str, Any]) -> Swept:
+        """Open the store of a sweep, or take part in one."""
+        limit = float(content["limit"])
+        if kind == "open":
+            settings: dict[str, Any] = {"address": self._address, "wait_seconds": limit}
+            answer = self._crew.ask("stratadvisor.probe.exchange:open_store", {0: settings}, 2 * limit)[0]
+            if answer.status != "ok":
+                return Swept(status="failed", reason=answer.reason[:300])
+            return Swept(port=answer.value)
+        settings = {
+            **{name: content[name] for name in ("position", "size", "address", "port")},
+            "device": self._device,
+            "threads": self._threads,
+            "wait_seconds": limit,
+            "budget_seconds": SWEEP_BUDGET_SECONDS * (QUICK_SHARE if self._quick else 1.0),
+            "quick": self._quick,
+        }
+        answer = self._crew.ask("stratadvisor.probe.exchange:sweep_between", {0: settings}, 1.8 * limit)[0]
+        if answer.status != "ok":
+            return Swept(status="failed", reason=answer.reason[:300])
+        return Swept(times=answer.value if content["position"] == 0 else None)
+
+    def __enter__(self) -> _Collectives:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._crew.close()
