@@ -253,9 +253,30 @@ def session(config: TrainConfig) -> Iterator[Context]:
             server = Address.from_json(facts[0][3])
         yield replace(_context(config, rank, local_rank, device, facts, None, None), server=server)
         return
+    if control is not None and world_size > 1:
+        check_exchange(device, rank, world_size)
     yield _context(config, rank, local_rank, device, facts, control, store)
     if control is not None:  # not after an exception: the others may be gone, and waiting for them would hang
         _leave(control, store, rank, world_size)
+
+
+def check_exchange(device: torch.device, rank: int, world_size: int) -> None:
+    """Refuse to train where the devices' own exchange gives wrong sums: broken peer access delivers zeros.
+
+    Raises:
+        TrainingError: the sum of the ranks' numbers is not what it must be.
+
+    """
+    values = torch.full((4096,), float(rank + 1), dtype=torch.float64, device=device)
+    dist.all_reduce(values)
+    expected = world_size * (world_size + 1) / 2
+    wrong = int((values != expected).sum())
+    if wrong:
+        raise TrainingError(
+            f"an exchange among {world_size} ranks gave {wrong} wrong sums of {values.numel()} on rank {rank}"
+            f" ({values[values != expected][0].item():g} instead of {expected:g}): copies between devices are broken;"
+            " try NCCL_P2P_DISABLE=1, and look at the driver's release notes"
+        )
 
 
 def _leave(control: Any, store: Any, rank: int, world_size: int) -> None:
