@@ -257,6 +257,7 @@ def make_workload(
     objective: str = "time",
     price_per_device_hour: float | None = None,
     max_staleness_steps: int = 64,
+    data_stays: bool = False,
     frozen_parameters: str | None = None,
     grid_intensity: str | None = None,
 ) -> Workload:
@@ -282,6 +283,10 @@ def make_workload(
         global_batch_size = round(tokens / length)
         if global_batch_size < 1:
             raise UsageError(f"--global-batch-tokens {global_batch_tokens} is less than one sequence of {length}")
+    if data_stays and max_staleness_steps == 0:
+        raise UsageError(
+            "--data-stays and --max-staleness 0 contradict each other: where data stays, only weights meet now and then"
+        )
     if objective == "cost" and price_per_device_hour is None:
         raise UsageError("--objective cost needs --price-per-device-hour")
     grid = None if grid_intensity is None else _positive("--grid-intensity", grid_intensity, "grams_per_kilowatt_hour")
@@ -297,6 +302,7 @@ def make_workload(
             precision=precision,
             objective=objective,
             max_staleness_steps=max_staleness_steps,
+            data_stays=data_stays,
             frozen_parameters=0.0 if frozen_parameters is None else _count("--frozen-size", frozen_parameters),
             price_per_device_hour=price_per_device_hour,
             grid_carbon_grams_per_kilowatt_hour=grid,

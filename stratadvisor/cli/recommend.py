@@ -71,6 +71,9 @@ def recommend(
     frozen_size: Annotated[
         str | None, typer.Option("--frozen-size", help="Parameters of frozen models beside it (DPO's reference): 7B.")
     ] = None,
+    data_stays: Annotated[
+        bool, typer.Option("--data-stays", help="Each node's data may not leave it: federated averaging.")
+    ] = False,
     max_staleness: Annotated[
         int, typer.Option("--max-staleness", min=0, max=10_000, help="Largest accepted gradient delay; 0: exact only.")
     ] = 64,
@@ -137,6 +140,7 @@ def recommend(
         objective=objective,
         price_per_device_hour=price[0] if price else None,
         max_staleness_steps=max_staleness,
+        data_stays=data_stays,
         frozen_parameters=frozen_size,
         grid_intensity=grid_intensity,
     )

@@ -19,6 +19,7 @@ SPECS = (
     spec("workload.precision", "text", "", "what the user asked for: auto, fp32, bf16, fp16 or bf16_pure"),
     spec("workload.fp16_overflows", "boolean", "", "whether activations of this kind of model exceed what fp16 holds"),
     spec("workload.max_staleness_steps", "number", "count", "largest gradient delay the user accepts; 0: exact only"),
+    spec("workload.data_stays", "boolean", "", "whether each node's data may not leave it"),
     spec("workload.is_transformer", "boolean", "", "whether the model's layers are known, not only its totals"),
     spec("workload.global_batch_size", "number", "count", "sequences per optimizer step that the user asked for"),
     spec("workload.sequence_length", "number", "count", "tokens per sequence"),
@@ -38,6 +39,7 @@ def derive(context: Context) -> Iterator[Fact]:
     yield known("workload.precision", workload.precision, "declared")
     yield known("workload.fp16_overflows", workload.model.fp16_overflows, "catalog")
     yield known("workload.max_staleness_steps", workload.max_staleness_steps, "declared")
+    yield known("workload.data_stays", workload.data_stays, "declared")
     yield known("workload.is_transformer", workload.model.is_transformer, "declared")
     if workload.global_batch_size is None:
         yield unknown("workload.global_batch_size", "not asked for: the planner chooses it")

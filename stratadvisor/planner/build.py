@@ -35,6 +35,7 @@ YEAR_SECONDS = 365.25 * 86400
 _MODES = {
     "hierarchical": "hierarchical",
     "local_sgd": "local_sgd",
+    "federated": "local_sgd",
     "asynchronous": "asynchronous",
 }
 _STAGES = {"none": 0, "optimizer": 1, "gradients": 2, "parameters": 3}

@@ -14,7 +14,7 @@ from stratadvisor.strategies.selections import part_used
 
 SIMPLICITY_GAIN = 0.10
 """Sharding must beat a replica that fits, inexact methods both, and offload all else, by this share; our choice."""
-INEXACT_FAMILIES = ("hierarchical", "local_sgd", "asynchronous")
+INEXACT_FAMILIES = ("hierarchical", "local_sgd", "asynchronous", "federated")
 MIXING_GAIN = 0.03
 """Mixing node classes must beat what one class does alone by this share; our choice."""
 MARGINAL_SHARE = 0.95

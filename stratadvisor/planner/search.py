@@ -6,6 +6,7 @@ from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies import STRATEGIES
+from stratadvisor.strategies.federated import stays_apart
 
 
 def enumerate_candidates(
@@ -16,4 +17,6 @@ def enumerate_candidates(
     Exhaustive over selections of devices, micro-batches, accumulation, checkpointing, sharding degrees, offload and
     exchange intervals; all of these are few, however many devices there are.
     """
+    if stays_apart(cluster, workload):  # every other way would carry data between nodes
+        strategies = tuple(name for name in strategies if STRATEGIES[name].family == "federated")
     return tuple(c for name in strategies for c in STRATEGIES[name].candidates(cluster, workload))

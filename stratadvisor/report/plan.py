@@ -27,6 +27,7 @@ TITLES = {
     "zero3": "DeepSpeed ZeRO-3: parameters, gradients and optimizer states divided",
     "zero_offload": "DeepSpeed ZeRO with states in host memory",
     "diloco": "DiLoCo: local steps, an outer optimizer joins the replicas now and then",
+    "federated": "federated averaging: every node trains on its own data, weights meet at a server",
     "async_sgd": "asynchronous SGD with delay compensation and a staleness bound",
 }
 MAX_ALTERNATIVES = 6

@@ -97,6 +97,8 @@ class Workload(Document):
     objective: Objective = "time"
     max_staleness_steps: int = Field(default=64, ge=0)
     """Largest gradient delay the user accepts; 0 forbids every method that is not exact."""
+    data_stays: bool = False
+    """Whether each node's data may not leave it."""
     price_per_device_hour: float | None = Field(default=None, gt=0)
     frozen_parameters: float = Field(default=0.0, ge=0, le=1e15)
     """Of frozen models that run beside the trained one: DPO's reference, a teacher."""

@@ -6,6 +6,7 @@ from stratadvisor.strategies.async_sgd import ASYNC_SGD
 from stratadvisor.strategies.base import Strategy
 from stratadvisor.strategies.ddp import DDP
 from stratadvisor.strategies.diloco import DILOCO
+from stratadvisor.strategies.federated import FEDERATED
 from stratadvisor.strategies.fsdp2 import FSDP2
 from stratadvisor.strategies.hierarchical import HIERARCHICAL
 from stratadvisor.strategies.hsdp import HSDP
@@ -31,6 +32,7 @@ STRATEGIES: dict[str, Strategy] = {
         ZERO_OFFLOAD,
         DILOCO,
         ASYNC_SGD,
+        FEDERATED,
     )
 }
 """Simplest first: of two equally good ones the earlier is preferred."""
