@@ -18,7 +18,18 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-dev.txt --editable . --group dev
 	touch $@
 
-dev: $(VENV)/.installed-dev
+# Flower pins older releases of what this project uses: its own environment, which finds torch in the first. None for
+# Python 3.10, which Flower no longer takes.
+$(VENV)/.installed-flower: $(VENV)/.installed-dev
+	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+		$(PYTHON) -m venv $(VENV)/flower && \
+		$(VENV)/flower/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^flwr==' constraints-dev.txt)" && \
+		$(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' \
+			>"$$($(VENV)/flower/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/first.pth"; \
+	fi
+	touch $@
+
+dev: $(VENV)/.installed-dev $(VENV)/.installed-flower
 
 # probe -> recommend -> run-config, on this machine.
 run: $(VENV)/.installed

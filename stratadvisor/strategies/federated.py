@@ -6,6 +6,7 @@ Asked for only (``Workload.data_stays``): where data may go anywhere, every othe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate, Layout
@@ -20,6 +21,10 @@ SHORTEST, LARGEST = 10, 500
 """As for DiLoCo, which is federated averaging with an outer optimizer (arXiv:2311.08105, section 2)."""
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = 1.0, 0.0
 """The mean itself, as arXiv:1602.05629 has it."""
+NOTE = (
+    "an exchange is timed as an all-reduce among the nodes, a server's own link takes longer; how far the nodes' data"
+    " differ is not known, and the more they do, the more steps it takes (arXiv:1806.00582)"
+)
 
 
 def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
@@ -40,7 +45,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
             settings={"outer_learning_rate": OUTER_LEARNING_RATE, "outer_momentum": OUTER_MOMENTUM},
         ):
             if candidate.num_devices == cluster.num_devices:
-                yield candidate
+                yield replace(candidate, notes=(*candidate.notes, NOTE))
 
 
 def stays_apart(cluster: Cluster, workload: Workload) -> bool:
