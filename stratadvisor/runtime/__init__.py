@@ -37,6 +37,16 @@ MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
     "hierarchical": (*_CORE, "compression.py", "ddp.py", "hierarchical.py", "local.py", "overlap.py"),
     "deepspeed": (*_CORE, "deepspeed_engine.py"),
     "diloco": (*_CORE, "compression.py", "diloco.py", "local.py", "overlap.py"),
+    "adaptive": (
+        *_CORE,
+        "adaptive.py",
+        "adaptive_engine.py",
+        "compression.py",
+        "ddp.py",
+        "diloco.py",
+        "local.py",
+        "overlap.py",
+    ),
     "async_sgd": (
         *_CORE,
         "async_server.py",

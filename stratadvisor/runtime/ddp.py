@@ -52,9 +52,13 @@ class DDPEngine(Engine):
         """Add up one bucket (the communication hook)."""
         if bucket.is_last():
             self._last_bucket_ready = self.clock.mark()
+        self.before_sending(bucket.buffer())
         if self._signs is not None:
             return self._signs.reduce(bucket.index(), bucket.buffer())
         return sum_reduce(bucket.buffer(), self.group, CAST_TYPES[self.config.compression])
+
+    def before_sending(self, gradients: torch.Tensor) -> None:
+        """Look at this rank's own gradients before they are added to the others'."""
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +120,8 @@ class Loop:
         self.warmup_steps = min(float(config.warmup_steps), options.warmup_limit)
         engine.horizon = options.horizon(config)
         self.counted = not getattr(dataset, "fixed_tokens", False)
-        self.batches = data.batches(
-            dataset,
-            config,
-            context.shares,
-            context.rank // context.ranks_per_sample,
-            num_micro_batches=context.micro_batches,
-            start_sample=self.position.samples,
-        )
+        self.dataset, self.planned_batch = dataset, context.global_batch_size
+        self._open_data()
         self.telemetry = Telemetry(options.run_directory, context.rank, append=found is not None)
         self.meters = Meters(context.device, counts_host=context.rank == context.node_ranks[0])
         self.records: list[_Record] = []
@@ -163,8 +157,24 @@ class Loop:
         self.telemetry.end(reason)
         return reason
 
+    def _open_data(self) -> None:
+        """Begin to read at the sample where the run stands."""
+        context = self.context
+        self.batches = data.batches(
+            self.dataset,
+            self.config,
+            context.shares,
+            context.rank // context.ranks_per_sample,
+            num_micro_batches=context.micro_batches,
+            start_sample=self.position.samples,
+        )
+
+    def _progress(self) -> float:
+        """Return the steps done, in steps of the plan's batch where the engine counts so."""
+        return self.position.samples / self.planned_batch if self.engine.counts_samples else self.position.step
+
     def _finished(self) -> bool:
-        return self.last_step is not None and self.position.step >= self.last_step
+        return self.last_step is not None and self._progress() >= self.last_step
 
     def _step(self) -> None:
         """Run one optimizer step."""
@@ -181,7 +191,7 @@ class Loop:
         for index, (inputs, labels) in enumerate(micro_batches):
             inputs, labels = inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)  # noqa: PLW2901
             loss = loss + engine.forward_backward(inputs, labels, last=index == len(micro_batches) - 1)
-        rate = learning_rate(self.config, self.position.step, self.warmup_steps)
+        rate = learning_rate(self.config, self._progress(), self.warmup_steps) * engine.rate_factor
         engine.update(rate, tokens)
         self.position = Position(self.position.step + 1, self.position.samples + self.context.global_batch_size)
         self.tokens_since_exchange += tokens
@@ -230,7 +240,10 @@ class Loop:
             self.telemetry.step(event)
         if records[-1].step > FIRST_REPORTS:
             self.report_every = reported_together(tables[:, :, FIELDS.index("step_seconds")])
-        return bool(tables[:, :, -1].any())
+        stopped = bool(tables[:, :, -1].any())
+        if keep and not stopped:
+            self.engine.after_report(self, tables)
+        return stopped
 
     def _exchange_and_report(self) -> bool:
         """Let replicas meet when their interval is over, the run ends, or any rank was asked to stop.
@@ -269,7 +282,29 @@ class Loop:
             self.position.step + ahead, self.position.samples + ahead * self.context.global_batch_size
         )
         self.records.clear()
+        if not stopped:
+            self.engine.after_report(self, tables)
         return stopped
+
+    def flush(self) -> None:
+        """Report what is still kept back; called on all ranks at the same step."""
+        if not self.engine.exchange_interval:
+            self._report(keep=0)
+
+    def rearrange(self, batch_of_rank: tuple[int, ...], loader_workers: int) -> None:
+        """Go on with other shares of the ranks, from the sample where the run stands; on all ranks at the same step."""
+        rank = self.context.rank
+        group = self.config.groups[self.context.group_of_rank[rank]]
+        self.config = replace(self.config, data_loader_workers=loader_workers)
+        self.context = replace(
+            self.context,
+            batch_of_rank=batch_of_rank,
+            micro_batches=math.ceil(batch_of_rank[rank] / group.micro_batch_size),
+        )
+        self.engine.context = self.context
+        self.report_every = 1
+        self._open_data()
+        self.mark = self.engine.clock.mark()
 
     def _checkpoint_or_go_on(self) -> None:
         """Write a checkpoint; where that fails (a full disk), say so and train on to the next one."""

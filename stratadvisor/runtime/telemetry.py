@@ -182,6 +182,14 @@ class Telemetry:
             self._printed = now
             print(f"step {step}  loss of rank 0 {loss():.4f}  (replicas meet later)", flush=True)
 
+    def change(self, step: int, kind: str, reason: str) -> None:
+        """Write, print and mark in the curves that the run goes on in another way after ``step``, and why."""
+        self._write({"event": "change", "step": step, "kind": kind, "reason": reason})
+        if self._stream is not None:
+            print(f"change after step {step}: {reason}", flush=True)
+        if self._curves is not None:
+            self._curves.note(step, reason)
+
     def end(self, reason: str) -> None:
         """Write the end event and close the file."""
         if self._stream is None:
