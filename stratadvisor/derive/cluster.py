@@ -1,7 +1,7 @@
 """Profile -> planning view: alike nodes become one class, unknowns stay None, every value keeps its origin.
 
 Nodes are alike when they have as many devices of the same name and memory and, where it was measured, speeds within
-``SPEED_GAP`` of each other. A class is planned with the speed of its median node and the memory of its tightest one.
+``SPEED_GAP`` of each other, or within what they vary by, and measured connections to others of a like rate. A class is planned with the speed of its median node and the memory of its tightest one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from stratadvisor.schema.profile import ClusterProfile, CollectiveSweep, DeviceP
 
 SPEED_GAP = 0.07
 """Neighbours in sorted speed further apart than this start a new class; probes of one card repeat within 2 to 5 %."""
+UNSTEADY_GAP = 0.25
+"""Nodes that vary over time as much as they differ are one class, up to this difference."""
+NETWORK_GAP = 0.5
+"""The same for measured connections of nodes: rates of healthy ones repeat within 10 %, slow ones are far below."""
 
 NCCL_INTRA_LATENCY_SECONDS, NCCL_INTER_LATENCY_SECONDS = 35e-6, 50e-6
 GLOO_INTRA_LATENCY_SECONDS, GLOO_INTER_LATENCY_SECONDS = 100e-6, 300e-6
@@ -128,12 +132,36 @@ def _group(nodes: list[_Node]) -> list[list[_Node]]:
         by_speed = sorted((n for n in alike if n.speed is not None), key=lambda n: n.speed or 0.0)
         current: list[_Node] = []
         for node in by_speed:
-            if current and (node.speed or 0.0) > (current[-1].speed or 0.0) * (1 + SPEED_GAP):
+            if current and (node.speed or 0.0) > (current[-1].speed or 0.0) * (1 + _gap(current[-1], node)):
                 groups.append(current)
                 current = []
             current.append(node)
         groups += [g for g in (current, unmeasured) if g]
-    return groups
+    return [part for group in groups for part in _by_network(group)]
+
+
+def _by_network(group: list[_Node]) -> list[list[_Node]]:
+    """Return the nodes of a class apart whose measured connections differ: one slow link shall not be everybody's."""
+    rates = [n.profile.network_bytes_per_second for n in group]
+    if any(r.origin != "measured" for r in rates):
+        return [group]
+    parts: list[list[_Node]] = []
+    last = 0.0
+    for rate, node in sorted(
+        ((r.value or 0.0, n) for r, n in zip(rates, group, strict=True)), key=lambda pair: pair[0]
+    ):
+        if not parts or rate > last * (1 + NETWORK_GAP):
+            parts.append([])
+        parts[-1].append(node)
+        last = rate
+    return parts
+
+
+def _gap(one: _Node, other: _Node) -> float:
+    """Return how far apart two nodes of one class may be: measured speeds are no better than they are steady."""
+    readings = (one.profile.speed_variation, other.profile.speed_variation)
+    variation = max((r.value or 0.0 for r in readings if r.origin == "measured"), default=0.0)
+    return max(SPEED_GAP, min(UNSTEADY_GAP, variation))
 
 
 def _declared_rates(node: NodeProfile) -> tuple[float | None, ...]:

@@ -45,6 +45,28 @@ def test_alike_nodes_are_one_class_and_a_slow_one_is_its_own():
     assert found[("n2",)] == 200e12  # the median of its 250 and 150
 
 
+def test_nodes_that_vary_as_much_as_they_differ_are_one_class():
+    def two(variation: float) -> list[tuple[str, ...]]:
+        nodes = tuple(
+            node(name, gpu(0, speed=speed), speed_variation=measured(variation))
+            for name, speed in (("a", 1.0), ("b", 1.15))
+        )
+        return [c.hostnames for c in planning_cluster(ClusterProfile(nodes=nodes)).classes]
+
+    assert two(0.02) == [("a",), ("b",)]
+    assert two(0.2) == [("a", "b")]
+
+
+def test_a_node_with_a_slow_measured_connection_is_a_class_of_its_own():
+    def classes(*rates: object) -> list[tuple[str, ...]]:
+        nodes = tuple(node(f"n{i}", gpu(0, speed=1.0), network_bytes_per_second=rate) for i, rate in enumerate(rates))
+        return [c.hostnames for c in planning_cluster(ClusterProfile(nodes=nodes)).classes]
+
+    assert classes(measured(1.2e8), measured(1.2e7), measured(1.1e8)) == [("n1",), ("n2", "n0")]
+    # what drivers state is no reason: they state what they like
+    assert classes(reported(1.25e9), reported(1.25e8)) == [("n0", "n1")]
+
+
 def test_free_memory_is_the_tightest_of_the_class():
     nodes = (
         node("a", gpu(0), gpu(1, memory_free_bytes=reported(60 * GIB))),
