@@ -2,15 +2,17 @@
 
     python runtime_ranks.py FILE
 
-FILE: JSON list of jobs {"bundle", "arguments", "ranks", "program", "kill_after", "killed", "signal"}; the exit codes
-of the ranks go to codes.json in each bundle, what they print to rank-N.log. With ``kill_after``, the ranks in
-``killed`` (else all) get the signal (else SIGKILL) once the log has that many steps.
+FILE: JSON list of jobs {"bundle", "arguments", "ranks", "program", "events", "limit_file_bytes"}; the exit codes of
+the ranks go to codes.json in each bundle, what they print to rank-N.log. Events happen one after the other, each when
+the log has so many ``steps``, or ``text`` was printed by rank ``log``, or ``seconds`` after the last one: the ranks in
+``to`` (else all) get a ``signal``, or one more rank starts with the arguments ``join``.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -26,65 +28,80 @@ from stratadvisor.runtime.program import main
 WAIT_SECONDS = 300
 
 
-def rank_process(job: dict[str, Any], rank: int, port_pipe: int) -> int:
-    """Be one rank; return the exit code."""
+def rank_process(job: dict[str, Any], rank: int, port: str | None) -> int:
+    """Be one rank, without a port one that joins; return the exit code."""
     log = os.open(Path(job["bundle"]) / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    port = os.read(port_pipe, 16).decode()
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]), LOCAL_WORLD_SIZE="1")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="True")
-    os.environ.update(job.get("environment", {}))
+    arguments = job["arguments"]
+    if port is None:
+        arguments = [*arguments, "--join", str(Path(job["bundle"]) / "run" / "server.json")]
+    else:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(job["ranks"]), LOCAL_WORLD_SIZE="1")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="True")
+    if limit := job.get("limit_file_bytes"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     build_model, build_data = runtime_equal.PROGRAMS[job.get("program", "default")]
-    limits = job.get("limit_file_bytes")
-    if limits:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limits, limits))
-    return main(build_model, build_data, Path(job["bundle"]), [str(a) for a in job["arguments"]])
+    return main(build_model, build_data, Path(job["bundle"]), [str(a) for a in arguments])
 
 
-def steps_logged(bundle: Path) -> int:
-    path = bundle / "run" / "metrics.jsonl"
-    return path.read_text().count('"event": "step"') if path.is_file() else 0
+def start(job: dict[str, Any], rank: int, port_pipe: int | None) -> int:
+    """Fork a rank, which waits for the port of the store unless it joins; return its process id."""
+    child = os.fork()
+    if child:
+        return child
+    code = 99
+    try:
+        code = rank_process(job, rank, None if port_pipe is None else os.read(port_pipe, 16).decode())
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def is_due(event: dict[str, Any], bundle: Path, before: int, since: float) -> bool:
+    """Return whether it is time for an event."""
+    if "seconds" in event:
+        return time.monotonic() - since >= event["seconds"]
+    if "steps" in event:
+        path = bundle / "run" / "metrics.jsonl"
+        return path.is_file() and path.read_text().count('"event": "step"') - before >= event["steps"]
+    path = bundle / f"rank-{event['log']}.log"
+    return path.is_file() and event["text"] in path.read_text()
 
 
 def run(job: dict[str, Any]) -> list[int]:
     """Run one job; return the exit codes by rank, negative for a signal."""
     bundle, ranks = Path(job["bundle"]), int(job.setdefault("ranks", 2))
-    pipes, children = [], []
-    before = steps_logged(bundle) if "--resume" in job["arguments"] else 0
-    for rank in range(ranks):
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            code = 99
-            try:
-                code = rank_process(job, rank, read)
-            except SystemExit as ended:
-                code = ended.code if isinstance(ended.code, int) else 1
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        os.close(read)
-        pipes.append(write)
-        children.append(child)
+    metrics = bundle / "run" / "metrics.jsonl"
+    resumed = "--resume" in job["arguments"] and metrics.is_file()
+    before = metrics.read_text().count('"event": "step"') if resumed else 0
+    if not resumed:
+        metrics.unlink(missing_ok=True)
+    pipes = [os.pipe() for _ in range(ranks)]
+    children = [start(job, rank, pipes[rank][0]) for rank in range(ranks)]
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    for write in pipes:
+    for read, write in pipes:
         os.write(write, str(store.port).encode())
         os.close(write)
+        os.close(read)
     codes: dict[int, int] = {}
-    deadline = time.monotonic() + WAIT_SECONDS
-    pending = job.get("kill_after")
-    while len(codes) < ranks:
-        if pending is not None and steps_logged(bundle) - before >= pending:
-            for rank in job.get("killed", range(ranks)):
+    waiting = list(job.get("events", []))
+    since = time.monotonic()
+    deadline = since + WAIT_SECONDS
+    while len(codes) < len(children):
+        if waiting and is_due(waiting[0], bundle, before, since):
+            event = waiting.pop(0)
+            since = time.monotonic()
+            if "join" in event:
+                children.append(start(job, len(children), None))
+            for rank in event.get("to", range(len(children))) if "signal" in event else ():
                 if rank not in codes:
-                    os.kill(children[rank], job.get("signal", signal.SIGKILL))
-            pending = None
+                    os.kill(children[rank], event["signal"])
         for rank, child in enumerate(children):
             if rank not in codes:
                 done, status = os.waitpid(child, os.WNOHANG)
@@ -98,7 +115,7 @@ def run(job: dict[str, Any]) -> list[int]:
                     codes[rank] = -999
         time.sleep(0.005)
     del store
-    return [codes[rank] for rank in range(ranks)]
+    return [codes[rank] for rank in range(len(children))]
 
 
 if __name__ == "__main__":

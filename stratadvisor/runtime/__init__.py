@@ -36,7 +36,7 @@ MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
     "tp_fsdp2": (*_CORE, "fsdp.py", "tensor_parallel.py"),
     "hierarchical": (*_CORE, "compression.py", "ddp.py", "hierarchical.py", "local.py", "overlap.py"),
     "deepspeed": (*_CORE, "deepspeed_engine.py"),
-    "diloco": (*_CORE, "compression.py", "diloco.py", "local.py", "overlap.py"),
+    "diloco": (*_CORE, "compression.py", "diloco.py", "int8.py", "local.py", "overlap.py"),
     "adaptive": (
         *_CORE,
         "adaptive.py",

@@ -32,8 +32,8 @@ class AsyncEngine(Engine):
     def __init__(self, config: TrainConfig, context: Context, model: nn.Module) -> None:
         if config.optimizer not in ("adamw", "sgd", "adafactor"):
             raise ConfigError(f"the optimizer {config.optimizer} is not supported with async_sgd: use adamw or sgd")
-        if config.compression == "sign":
-            raise ConfigError("compression sign is for ddp: async_sgd takes none, bf16 or fp16")
+        if config.compression not in CAST_TYPES:
+            raise ConfigError(f"compression {config.compression} is not for async_sgd, which takes none, bf16 or fp16")
         super().__init__(config, context, model)
         self.num_weights = sum(p.numel() for p in self.parameters)
         self.meters = Meters(context.device, counts_host=context.rank == context.node_ranks[0])

@@ -105,7 +105,7 @@ class TrainConfig:
     mode: Literal["synchronous", "hierarchical", "local_sgd", "asynchronous"] = "synchronous"
     sync_interval_steps: int = 1
     max_staleness_steps: int = 0
-    compression: Literal["none", "bf16", "fp16", "sign"] = "none"
+    compression: Literal["none", "bf16", "fp16", "int8", "sign", "powersgd"] = "none"
     settings: dict[str, Scalar] = field(default_factory=dict)
     """Strategy-specific, all optional: outer_learning_rate, outer_momentum (diloco); staleness_bound (else
     max_staleness_steps), delay_compensation, delay_compensation_adaptive, sync_finish_fraction (async_sgd);

@@ -37,6 +37,8 @@ class DDPEngine(Engine):
                 f"compression sign needs the optimizer sgd, not {self.config.optimizer}:"
                 " one-bit gradients break Adam's estimate of the variance"
             )
+        if compression == "int8":
+            raise ConfigError("compression int8 is for diloco: ddp takes none, bf16, fp16, sign or powersgd")
         self.communication = []
         self._last_bucket_ready: Mark | None = None
         wrapped = DistributedDataParallel(

@@ -11,6 +11,7 @@ from torch import nn
 from .compression import CAST_TYPES
 from .config import ConfigError, TrainConfig
 from .distributed import Context
+from .int8 import Int8Sum
 from .local import LocalEngine, flatten, same_start
 from .overlap import Piece
 
@@ -42,9 +43,12 @@ class DiLoCoEngine(LocalEngine):
     """
 
     def __init__(self, config: TrainConfig, context: Context, model: nn.Module) -> None:
-        if config.compression == "sign":
-            raise ConfigError("compression sign is for ddp: a DiLoCo exchange takes none, bf16 or fp16")
+        if config.compression in ("sign", "powersgd"):
+            raise ConfigError(
+                f"compression {config.compression} is for ddp: a DiLoCo exchange takes none, bf16, fp16 or int8"
+            )
         self._exchange_group = dist.new_group()  # its own, so that transfers do not wait for others
+        self._int8 = Int8Sum(self._exchange_group) if config.compression == "int8" else None
         super().__init__(config, context, model)
         self.communication = []
         same_start(self.parameters)
@@ -61,8 +65,11 @@ class DiLoCoEngine(LocalEngine):
 
     def begin_mean(self, flat: torch.Tensor, shares: list[float]) -> Any:
         """Start the mean over all ranks."""
-        dtype = CAST_TYPES[self.config.compression]
         sent = flat * shares[self.context.rank]
+        if self._int8 is not None:
+            # one error for each kind of vector: pieces, gradients of the warm-up and statistics differ in length
+            return self._int8.begin(f"{self._next}-{len(flat)}", sent)
+        dtype = CAST_TYPES[self.config.compression]
         sent = sent if dtype is None else sent.to(dtype)
         work = dist.all_reduce(sent, group=self._exchange_group, async_op=True)
 
@@ -87,6 +94,16 @@ class DiLoCoEngine(LocalEngine):
     def consensus(self) -> torch.Tensor:
         """Return the weights of the outer optimizer."""
         return self.outer.weights
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs beyond the model, rounding errors included."""
+        return super().state() | ({} if self._int8 is None else {"int8_errors": self._int8.errors})
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Take back what ``state`` returned."""
+        super().load_state(state)
+        if self._int8 is not None:
+            self._int8.errors = state["int8_errors"]
 
     def shared_state(self) -> dict[str, Any]:
         """Return the outer optimizer."""

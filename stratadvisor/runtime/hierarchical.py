@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from .compression import CAST_TYPES
-from .config import TrainConfig
+from .config import ConfigError, TrainConfig
 from .ddp import DDPEngine
 from .distributed import Context
 from .local import LocalEngine, flatten, same_start
@@ -30,6 +30,10 @@ class HierarchicalEngine(LocalEngine, DDPEngine):
     meets_early = False  # ranks of a node wait for each other inside every step, so none may leave it alone
 
     def __init__(self, config: TrainConfig, context: Context, model: nn.Module) -> None:
+        if config.compression not in CAST_TYPES:
+            raise ConfigError(
+                f"compression {config.compression} is not for hierarchical averaging, which takes none, bf16 or fp16"
+            )
         # Every rank has to make every group, in the same order.
         nodes = sorted(set(context.node_of_rank))
         ranks = {node: [r for r, n in enumerate(context.node_of_rank) if n == node] for node in nodes}

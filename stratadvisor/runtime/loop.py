@@ -128,7 +128,7 @@ class Loop:
         self.report_every = 1
         """Records that are shared at once; the same on all ranks."""
         self.tokens_since_exchange = 0
-        self.steps_since_checkpoint = 0
+        self.steps_since_checkpoint = self.steps_since_try = 0
 
     def run(self) -> str:
         """Train to the last step or until asked to stop; return the reason of the end."""
@@ -146,7 +146,7 @@ class Loop:
             self._step()
             stopped = self._exchange_and_report() if self.engine.exchange_interval else self._report(keep=1)
             every = self.config.checkpoint_interval_steps
-            if every and self.steps_since_checkpoint >= every and not self.tokens_since_exchange and not stopped:
+            if every and self.steps_since_try >= every and not self.tokens_since_exchange and not stopped:
                 self._report(keep=0)
                 self._checkpoint_or_go_on()
         if not self.engine.exchange_interval:
@@ -196,6 +196,7 @@ class Loop:
         self.position = Position(self.position.step + 1, self.position.samples + self.context.global_batch_size)
         self.tokens_since_exchange += tokens
         self.steps_since_checkpoint += 1
+        self.steps_since_try += 1
         if not engine.exchange_interval:
             self.tokens_since_exchange = 0
         self._record(loss, tokens, data_wait_seconds, rate)
@@ -311,14 +312,14 @@ class Loop:
         try:
             self._checkpoint()
         except CheckpointError as problem:
-            self.steps_since_checkpoint = 0
+            self.steps_since_try = 0
             if self.context.rank == 0:
                 every = self.config.checkpoint_interval_steps
                 print(f"warning: {problem}; earlier ones are kept, the next try is in {every} steps", flush=True)
 
     def _checkpoint(self) -> None:
         path = self.checkpoints.save(self.position, self.engine.save)
-        self.steps_since_checkpoint = 0
+        self.steps_since_checkpoint = self.steps_since_try = 0
         self.mark = self.engine.clock.mark()  # writing it is no part of the next step
         if self.context.rank == 0:
             print(f"checkpoint {path}", flush=True)

@@ -5,86 +5,17 @@ Ragged, padded and masked sequences, unequal shares, accumulation, batches acros
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from runtime_bundle import TIMEOUT_SECONDS, environment, events, group, losses, make_config
+from runtime_bundle import events, losses
+from runtime_jobs import IN_STEP, LONG, NODES, STEPS, WHOLE, codes, furthest, kill, one, output, run_jobs, weights
 
 pytestmark = pytest.mark.process
-STEPS = 50
 ROUNDING = 2e-5
 """Weights are near 1; sums in another order differ by 1e-7 a step."""
-RANKS = Path(__file__).resolve().parents[1] / "runtime_ranks.py"
-
-
-def one(**changes: Any) -> dict[str, Any]:
-    return group(devices_per_node=1, **changes)
-
-
-WHOLE = one(micro_batch_size=8, gradient_accumulation_steps=1, batch_per_device=8)
-LONG = one(micro_batch_size=2, gradient_accumulation_steps=3, batch_per_device=5)
-SHORT = one(micro_batch_size=3, gradient_accumulation_steps=1, batch_per_device=3)
-IN_STEP = one(micro_batch_size=1, gradient_accumulation_steps=3, batch_per_device=3)
-"""As SHORT, in as many micro-batches as LONG."""
-NODES = {"ranks_per_node": 1}
-BASE = {
-    "optimizer": "sgd",
-    "learning_rate": 0.5,
-    "total_steps": STEPS,
-    "warmup_steps": 5,
-    "groups": [LONG, SHORT],
-    "sequence_length": 12,
-    "gradient_clip_norm": 0.2,
-}
-
-
-def run_jobs(folder: Path, jobs: list[dict[str, Any]]) -> None:
-    """Make the configurations that are not there yet and run the jobs in order."""
-    for job in jobs:
-        bundle = folder / job.pop("name")
-        changes = job.pop("config", {})
-        if not bundle.exists():
-            make_config(bundle, **(BASE | changes))
-        job["bundle"] = str(bundle)
-        job["arguments"] = ["--steps", str(job.pop("steps", STEPS)), *job.pop("options", [])]
-        job.setdefault("program", "ragged")
-    path = folder / "jobs.json"
-    path.write_text(json.dumps(jobs))
-    done = subprocess.run(
-        [sys.executable, str(RANKS), str(path)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def output(bundle: Path, rank: int = 0) -> str:
-    return (bundle / f"rank-{rank}.log").read_text()
-
-
-def codes(bundle: Path) -> list[int]:
-    found: list[int] = json.loads((bundle / "codes.json").read_text())
-    return found
-
-
-def weights(bundle: Path, step: int = STEPS) -> dict[str, torch.Tensor]:
-    state = torch.load(bundle / "run" / "checkpoints" / f"step-{step:08d}" / "state.pt", weights_only=True)
-    found: dict[str, torch.Tensor] = state["model"]
-    return found
-
-
-def furthest(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> float:
-    assert first.keys() == second.keys()
-    return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +97,7 @@ def killed_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         config = {"checkpoint_interval_steps": 4, **changes}
         jobs += [
             {"name": f"{name}-whole", "config": config, "program": "dropout"},
-            {"name": name, "config": config, "program": "dropout", "kill_after": draw.randint(5, 40)},
+            {"name": name, "config": config, "program": "dropout", "events": kill(draw.randint(5, 40))},
             {"name": name, "program": "dropout", "options": ["--resume"]},
         ]
     run_jobs(folder, jobs)
