@@ -384,13 +384,16 @@ def recommend(
     *,
     overlays: tuple[Path, ...] = (),
     strategy: str | None = None,
+    adaptive: bool = False,
 ) -> Recommendation:
     """Return the plan for a workload on a cluster; ``strategy`` takes the place of the flowchart's choice of family.
+
+    ``adaptive``: the training program may leave the plan for what it measures.
 
     Raises:
         NoFeasiblePlanError: nothing fits.
         RuleError: the rules, with overlays, are wrong.
-        UsageError: no strategy of that name, or it does not apply to this cluster.
+        UsageError: no strategy of that name, or it does not apply to this cluster, or cannot be adaptive.
 
     """
     from stratadvisor import planner, plugins, surroundings
@@ -440,6 +443,13 @@ def recommend(
     if warnings:
         plan = plan.model_copy(update={"warnings": warnings + plan.warnings})
     plan = surroundings.consider(plan, profile)
+    if adaptive:
+        from stratadvisor.emit.train_config import refuses_adaptive
+
+        if reason := refuses_adaptive(plan):
+            raise UsageError(f"--adaptive: {reason}", hint="leave it out, or choose with --strategy")
+        said = "the program begins as planned and may change shares, batch and exchange: predictions are for its start"
+        plan = plan.model_copy(update={"adaptive": True, "assumptions": (*plan.assumptions, said)})
     return Recommendation(plan=plan, profile=profile, facts=facts)
 
 

@@ -95,6 +95,9 @@ def recommend(
         list[str] | None,
         typer.Option("--vs", help="Compare with this cluster: a file or [NODESx]COUNTxTYPE[@RATE]; may be repeated."),
     ] = None,
+    adaptive: Annotated[
+        bool, typer.Option("--adaptive", help="The program changes shares, batch and exchange with what it measures.")
+    ] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the bundle.")] = DEFAULT_BUNDLE,
     no_write: Annotated[bool, typer.Option("--no-write", help="Answer only; write nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files of the bundle that were edited.")] = False,
@@ -152,7 +155,7 @@ def recommend(
         shape, said = usual_model.largest_usual_model(profile, make_workload)
         note(said)
         workload = make_workload(shape)
-    result = pipeline.recommend(profile, workload, overlays=overlays, strategy=strategy)
+    result = pipeline.recommend(profile, workload, overlays=overlays, strategy=strategy, adaptive=adaptive)
     targets = pipeline.choose_targets(result.plan, target, overlays=overlays)
     verdicts: tuple[tuple[str, str], ...] = ()
     if not no_write:

@@ -25,6 +25,13 @@ ENGINES = {
 }
 """Strategy -> engine of the training program (runtime/config.py names the engines)."""
 
+ADAPTIVE_ENGINE = "adaptive"
+ADAPTIVE_STRATEGIES = ("ddp", "uneven_ddp", "diloco")
+"""What the adaptive engine can begin as, and change into."""
+_ADAPTIVE_COMPRESSIONS = ("none", "bf16", "fp16")
+_NOT_ADAPTIVE = ("fragments", "delay_steps", "sync_warmup_fraction")
+"""Settings of DiLoCo on when replicas meet: the adaptive engine decides that itself."""
+
 _LEARNING_RATES = (
     (60e6, 1e-3),
     (125e6, 6e-4),
@@ -65,16 +72,31 @@ def checkpoint_interval_steps(plan: Plan) -> int:
     return min(max(1, steps), plan.predicted.run_steps)
 
 
+def refuses_adaptive(plan: Plan) -> str:
+    """Return why a plan cannot be adaptive, or nothing."""
+    if plan.strategy not in ADAPTIVE_STRATEGIES:
+        return f"adaptive training is for {', '.join(ADAPTIVE_STRATEGIES)}, the plan is {plan.strategy[:60]}"
+    if plan.synchronization.compression not in _ADAPTIVE_COMPRESSIONS:
+        return f"adaptive training takes no compression {plan.synchronization.compression}"
+    return ""
+
+
 def train_config(plan: Plan) -> dict[str, object]:
     """Return the document that ``runtime.config.load`` reads.
 
     Raises:
-        EmitError: no training program knows the plan's strategy.
+        EmitError: no training program knows the plan's strategy, or it cannot be adaptive as the plan says.
 
     """
     engine = ENGINES.get(plan.strategy)
     if engine is None:
         raise EmitError(f"no training program knows the strategy {plan.strategy[:60]!r}")
+    settings = dict(plan.settings)
+    if plan.adaptive:
+        if reason := refuses_adaptive(plan):
+            raise EmitError(reason)
+        engine = ADAPTIVE_ENGINE
+        settings = {key: value for key, value in settings.items() if key not in _NOT_ADAPTIVE}
     workload, memory, synchronization = plan.workload, plan.memory, plan.synchronization
     tensor = plan.parallelism.tensor_parallel_degree
     return {
@@ -109,7 +131,7 @@ def train_config(plan: Plan) -> dict[str, object]:
         "sync_interval_steps": synchronization.sync_interval_steps,
         "max_staleness_steps": synchronization.max_staleness_steps,
         "compression": synchronization.compression,
-        "settings": dict(plan.settings),
+        "settings": settings,
         "data_loader_workers": plan.data_loader_workers,
         "compile_model": plan.compile_model,
         "backend": plan.backend,

@@ -44,6 +44,7 @@ MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
         "compression.py",
         "ddp.py",
         "diloco.py",
+        "int8.py",
         "local.py",
         "overlap.py",
     ),

@@ -249,6 +249,8 @@ class Plan(Document):
     synchronization: SynchronizationPlan
     data_loader_workers: int = Field(default=0, ge=0)
     compile_model: bool = False
+    adaptive: bool = False
+    """Whether the training program may leave the plan for what it measures (``--adaptive``)."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of the launch script, decided by rules: NCCL_DEBUG, GLOO_SOCKET_IFNAME, PYTORCH_ALLOC_CONF ..."""
     settings: dict[str, str | int | float | bool] = Field(default_factory=dict)

@@ -7,7 +7,7 @@ import pytest
 
 from stratadvisor.emit.manifest import RUNTIME_FOLDER
 from stratadvisor.emit.runtime_files import engine_module, needed_modules, runtime_files
-from stratadvisor.emit.train_config import ENGINES
+from stratadvisor.emit.train_config import ADAPTIVE_ENGINE, ENGINES
 from stratadvisor.errors import EmitError
 from stratadvisor.schema.emission import EmittedFile
 
@@ -18,7 +18,7 @@ def program(text: str = PROGRAM) -> EmittedFile:
     return EmittedFile(path="train.py", content=text, format="python")
 
 
-@pytest.mark.parametrize("engine", sorted(set(ENGINES.values())))
+@pytest.mark.parametrize("engine", sorted({*ENGINES.values(), ADAPTIVE_ENGINE}))
 def test_copies_are_closed_under_imports_and_need_only_torch_and_the_standard_library(engine):
     copies = {file.path: file.content for file in runtime_files([program()], engine)}
     assert f"{RUNTIME_FOLDER}/__init__.py" in copies

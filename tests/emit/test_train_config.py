@@ -7,6 +7,8 @@ import plan_examples
 import pytest
 
 from stratadvisor.emit.train_config import (
+    ADAPTIVE_ENGINE,
+    ADAPTIVE_STRATEGIES,
     ENGINES,
     checkpoint_interval_steps,
     learning_rate,
@@ -58,7 +60,20 @@ def test_the_two_sides_know_the_same_model_fields_and_configuration_keys():
 
 
 def test_every_engine_named_exists_in_the_training_program():
-    assert set(ENGINES.values()) == set(typing.get_args(runtime_config.EngineName))
+    assert set(ENGINES.values()) | {ADAPTIVE_ENGINE} == set(typing.get_args(runtime_config.EngineName))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_adaptive_plan_gets_the_adaptive_engine_or_says_for_what_it_is(name):
+    plan = EXAMPLES[name].model_copy(update={"adaptive": True})
+    if plan.strategy in ADAPTIVE_STRATEGIES:
+        loaded = runtime_config.parse(json.loads(json.dumps(train_config(plan))))
+        assert loaded.engine == ADAPTIVE_ENGINE
+        assert loaded.mode == plan.synchronization.mode
+        assert not loaded.settings.keys() & {"fragments", "delay_steps", "sync_warmup_fraction"}
+    else:
+        with pytest.raises(EmitError, match=f"the plan is {plan.strategy}"):
+            train_config(plan)
 
 
 def test_a_strategy_without_a_training_program_is_an_error():
