@@ -12,6 +12,7 @@ from stratadvisor.derive import (
     interconnect_facts,
     launch_facts,
     memory_facts,
+    model_parallel_facts,
     precision_facts,
     synchronization_facts,
     workload_facts,
@@ -41,6 +42,7 @@ AREAS: tuple[Area, ...] = (
     Area(family_facts.SPECS, family_facts.derive),
     Area(synchronization_facts.SPECS, synchronization_facts.derive),
     Area(memory_facts.SPECS, memory_facts.derive),
+    Area(model_parallel_facts.SPECS, model_parallel_facts.derive),
     Area(host_facts.SPECS, host_facts.derive),
     Area(launch_facts.SPECS, launch_facts.derive),
 )

@@ -18,7 +18,14 @@ SPECS = (
     ),
     spec("memory.state_sharded_fit_ratio", "number", "ratio", "the same with optimizer states (and gradients) divided"),
     spec("memory.fully_sharded_fit_ratio", "number", "ratio", "the same with parameters divided as well"),
-    spec("memory.without_offload_fit_ratio", "number", "ratio", "the least of the three: nothing in host memory"),
+    spec(
+        "memory.model_parallel_fit_ratio",
+        "number",
+        "ratio",
+        "the same with layers divided among devices (tensor, pipeline, context or expert parallel) and states among the"
+        " rest; the three above keep layers whole",
+    ),
+    spec("memory.without_offload_fit_ratio", "number", "ratio", "the least of the four: nothing in host memory"),
     spec("memory.offload_fit_ratio", "number", "ratio", "the same with optimizer or parameters in host memory"),
     spec(
         "memory.offload_host_fit_ratio",
@@ -51,19 +58,25 @@ SPECS = (
 def derive(context: Context) -> Iterator[Fact]:
     """Yield the facts of ``SPECS``."""
     resident = [
-        _fit(context, "memory.replica_fit_ratio", "replica", lambda layout: layout.sharding == "none"),
+        _fit(
+            context,
+            "memory.replica_fit_ratio",
+            "replica",
+            lambda layout: layout.sharding == "none" and not divides_layers(layout),
+        ),
         _fit(
             context,
             "memory.state_sharded_fit_ratio",
             "configuration with divided optimizer states",
-            lambda layout: layout.sharding in ("optimizer", "gradients"),
+            lambda layout: layout.sharding in ("optimizer", "gradients") and not divides_layers(layout),
         ),
         _fit(
             context,
             "memory.fully_sharded_fit_ratio",
             "configuration with divided parameters",
-            lambda layout: layout.sharding == "parameters",
+            lambda layout: layout.sharding == "parameters" and not divides_layers(layout),
         ),
+        _fit(context, "memory.model_parallel_fit_ratio", "configuration with divided layers", divides_layers),
     ]
     yield from resident
     least = min((f for f in resident if f.value is not None), key=lambda f: float(f.value or 0), default=None)
@@ -84,6 +97,11 @@ def derive(context: Context) -> Iterator[Fact]:
 def offloads(layout: Layout) -> bool:
     """Whether anything lives in host memory."""
     return layout.optimizer_offload != "none" or layout.parameter_offload != "none"
+
+
+def divides_layers(layout: Layout) -> bool:
+    """Whether several devices work on the same sequences, or hold different experts."""
+    return layout.model_parallel_degree > 1 or layout.expert_parallel_degree > 1
 
 
 def fit_ratio(context: Context, candidate: Candidate) -> float | None:

@@ -67,7 +67,8 @@ def derive(context: Context) -> Iterator[Fact]:
     else:
         gain = even.run_seconds.likely / uneven.run_seconds.likely - 1
         yield known("sync.uneven_gain", gain, "estimated", f"{uneven.variant} beside {even.variant}")
-    yield from _hiding(best, context)
+    whole = (c for c in context.widest("synchronous", "uneven_synchronous") if c.layout.model_parallel_degree == 1)
+    yield from _hiding(fastest(whole), context)
     yield _straggler(context)
     devices = context.cluster.num_devices
     if devices < 2:

@@ -36,7 +36,7 @@ def plan_traits(plan: Plan) -> frozenset[str]:
     shares = {(g.micro_batch_size, g.gradient_accumulation_steps, g.batch_per_device) for g in groups}
     uneven = any(g.batch_per_device != g.micro_batch_size * g.gradient_accumulation_steps for g in groups)
     offload = {memory.optimizer_offload, memory.parameter_offload}
-    fsdp = plan.strategy in ("fsdp2", "hsdp")
+    fsdp = plan.strategy in ("fsdp2", "hsdp", "tp_fsdp2")
     degrees = (
         parallel.tensor_parallel_degree,
         parallel.pipeline_parallel_degree,

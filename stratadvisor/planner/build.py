@@ -110,7 +110,7 @@ def build_plan(
             compression=str(chosen.settings.get("compression", "none")),
         ),
         data_loader_workers=request.data_loader_workers,
-        compile_model=layout.compiled,
+        compile_model=layout.compiled and layout.engine != "megatron",  # whose kernels are fused by hand
         environment=dict(sorted(request.environment.items())),
         settings=settings,
         predicted=predict(chosen, part, workload),

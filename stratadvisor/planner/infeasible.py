@@ -20,7 +20,7 @@ MAX_NODE_FACTOR = 64
 SMALLER_SIZES = (70e9, 30e9, 13e9, 7e9, 3e9, 1e9, 350e6, 125e6)
 SMALLER_SHARE = 0.8
 """A model hardly smaller than the one asked for is no other model."""
-FIRST_TRIES = ("single", "ddp", "fsdp2", "hsdp", "zero2", "zero3", "zero_offload")
+FIRST_TRIES = ("single", "ddp", "fsdp2", "hsdp", "zero2", "zero3", "zero_offload", "tp_fsdp2", "megatron_3d")
 """Strategies that decide whether something fits at all; the others need more memory than one of these."""
 SHOWN = 3
 SCORES_SHARE = 0.25

@@ -18,7 +18,8 @@ MOST_MEMORY = 4.0
 """More than this many times the present memory is no hint worth giving: there is no such device."""
 REFINEMENTS = 6
 """The threshold is then within 4 ** (1 / 2 ** 6), about 2 %."""
-SIMPLER = {1: ("single", "ddp"), 3: ("single", "ddp", "fsdp2")}
+_WHOLE_LAYERS = ("single", "ddp", "fsdp2")
+SIMPLER = {1: ("single", "ddp"), 2: _WHOLE_LAYERS, 3: _WHOLE_LAYERS, 5: _WHOLE_LAYERS}
 """Complexity of the choice -> strategies that more memory might bring back."""
 
 

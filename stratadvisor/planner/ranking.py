@@ -13,7 +13,13 @@ from stratadvisor.strategies.common import class_work
 from stratadvisor.strategies.selections import part_used
 
 SIMPLICITY_GAIN = 0.10
-"""Sharding must beat a replica that fits, inexact methods both, and offload all else, by this share; our choice."""
+"""Sharding must beat a replica that fits, divided layers both, inexact methods all three, and offload all else, by this
+share; our choice."""
+OTHER_PROGRAM_GAIN = 0.20
+"""A plan that needs another training program (Megatron-LM) must beat by this share what the bundle's own can do, half
+of which torch.compile would give; our choice."""
+LEVELS, OTHER_PROGRAM = 6, 3
+"""Values of ``complexity``, and that of another training program."""
 INEXACT_FAMILIES = ("hierarchical", "local_sgd", "asynchronous", "federated")
 MIXING_GAIN = 0.03
 """Mixing node classes must beat what one class does alone by this share; our choice."""
@@ -53,10 +59,18 @@ def offloads(candidate: Candidate) -> bool:
 
 
 def complexity(candidate: Candidate) -> int:
-    """Return 0 for whole replicas, 1 for divided states, 2 for methods that are not exact, 3 for offload."""
+    """Return how much a candidate asks of its user.
+
+    0 for whole replicas, 1 for divided states, 2 for divided layers, 3 for another training program, 4 for methods that
+    are not exact, 5 for offload.
+    """
     if offloads(candidate):
-        return 3
+        return 5
     if STRATEGIES[candidate.strategy].family in INEXACT_FAMILIES:
+        return 4
+    if candidate.layout.engine == "megatron":
+        return OTHER_PROGRAM
+    if candidate.layout.model_parallel_degree > 1:
         return 2
     return 0 if candidate.layout.sharding == "none" else 1
 
@@ -74,17 +88,18 @@ def memory_known(candidate: Candidate, cluster: Cluster) -> bool:
 def best(candidates: Iterable[Candidate], cluster: Cluster, objective: Objective) -> Candidate | None:
     """Return the best feasible candidate; None when there is none.
 
-    Those whose fit nobody can check come last. More complexity has to pay: each step up must gain SIMPLICITY_GAIN.
+    Those whose fit nobody can check come last. More complexity has to pay: each step up must gain SIMPLICITY_GAIN,
+    another program OTHER_PROGRAM_GAIN.
     """
     feasible = [c for c in candidates if c.feasible]
     checked = [c for c in feasible if memory_known(c, cluster)]
     chosen: Candidate | None = None
-    for level in range(4):
+    for level in range(LEVELS):
         tier = [c for c in checked or feasible if complexity(c) == level]
         found = _uniform_or_mixed(tier, cluster, objective)
+        gain = OTHER_PROGRAM_GAIN if level == OTHER_PROGRAM else SIMPLICITY_GAIN
         if found is not None and (
-            chosen is None
-            or value(found, cluster, objective) < (1 - SIMPLICITY_GAIN) * value(chosen, cluster, objective)
+            chosen is None or value(found, cluster, objective) < (1 - gain) * value(chosen, cluster, objective)
         ):
             chosen = found
     return chosen

@@ -25,6 +25,7 @@ class Request:
     pin_memory: bool = True
     checkpointing_allowed: bool = True
     minimum_sharding: str = "none"
+    model_parallel_allowed: bool = True
     compression: str = "none"
     data_loader_workers: int = 0
     compile_model: bool = False
@@ -87,7 +88,10 @@ def objection(candidate: Candidate, request: Request, usual_precision: str) -> s
         return "the rules rule out offload"
     if not request.checkpointing_allowed and layout.activation_checkpointing != "none":
         return "the rules rule out activation checkpointing"
+    divided = layout.model_parallel_degree > 1 or layout.engine == "megatron"
+    if divided and not request.model_parallel_allowed:
+        return "the rules rule out dividing layers"
     least = SHARDING_ORDER.index(request.minimum_sharding)
-    if candidate.num_devices > 1 and SHARDING_ORDER.index(layout.sharding) < least:
+    if candidate.num_devices > 1 and not divided and SHARDING_ORDER.index(layout.sharding) < least:
         return f"the rules ask for sharded {request.minimum_sharding} at least"
     return ""

@@ -19,8 +19,8 @@ FAMILIES = (
     "asynchronous",
     "federated",
 )
-"""synchronous: ddp, fsdp2, hsdp, zero*; uneven_synchronous: the same with shares by speed; hierarchical: exact inside a
-node, delayed or periodic across; local_sgd: DiLoCo; asynchronous: parameter server with delay compensation;
+"""synchronous: ddp, fsdp2, hsdp, zero*, tp_fsdp2, megatron_3d; uneven_synchronous: the same with shares by speed;
+hierarchical: exact inside a node, delayed or periodic across; local_sgd: DiLoCo; asynchronous: parameter server with delay compensation;
 federated: nodes whose data may not leave them meet by weights."""
 
 SETTABLE: dict[str, tuple[Literal["text", "boolean", "number"], tuple[str, ...]]] = {
@@ -30,6 +30,7 @@ SETTABLE: dict[str, tuple[Literal["text", "boolean", "number"], tuple[str, ...]]
     "pin_memory": ("boolean", ()),
     "checkpointing_allowed": ("boolean", ()),
     "minimum_sharding": ("text", ("none", "optimizer", "gradients", "parameters")),
+    "model_parallel_allowed": ("boolean", ()),
     "compression": ("text", ("none", "bf16", "fp16", "sign")),
     "data_loader_workers": ("number", ()),
     "compile_model": ("boolean", ()),

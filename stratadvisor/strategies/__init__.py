@@ -10,7 +10,10 @@ from stratadvisor.strategies.federated import FEDERATED
 from stratadvisor.strategies.fsdp2 import FSDP2
 from stratadvisor.strategies.hierarchical import HIERARCHICAL
 from stratadvisor.strategies.hsdp import HSDP
+from stratadvisor.strategies.megatron_3d import MEGATRON_3D
+from stratadvisor.strategies.plugged import plugged
 from stratadvisor.strategies.single import SINGLE
+from stratadvisor.strategies.tp_fsdp2 import TP_FSDP2
 from stratadvisor.strategies.uneven_ddp import UNEVEN_DDP
 from stratadvisor.strategies.zero1 import ZERO1
 from stratadvisor.strategies.zero2 import ZERO2
@@ -30,11 +33,14 @@ STRATEGIES: dict[str, Strategy] = {
         ZERO2,
         ZERO3,
         ZERO_OFFLOAD,
+        TP_FSDP2,
+        MEGATRON_3D,
         DILOCO,
         ASYNC_SGD,
         FEDERATED,
     )
 }
-"""Simplest first: of two equally good ones the earlier is preferred."""
+"""Simplest first: of two equally good ones the earlier is preferred. Plug-ins come last."""
+STRATEGIES.update(plugged(tuple(STRATEGIES)))
 
 __all__ = ["STRATEGIES", "Strategy"]

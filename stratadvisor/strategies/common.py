@@ -63,7 +63,8 @@ def build(
         if node_class.device.usable_memory_bytes is None:
             needed = format_bytes(memory.peak_bytes.high)
             said.append(f"{UNKNOWN_MEMORY} of {node_class.device.name}: whether the {needed} needed fit is open")
-    batch = sum(c.num_devices * s.batch_per_device for c, s in zip(at.cluster.classes, shares, strict=True))
+    taken = sum(c.num_devices * s.batch_per_device for c, s in zip(at.cluster.classes, shares, strict=True))
+    batch = taken // layout.model_parallel_degree
     forced = extra_tokens_fraction(at.workload, batch)
     if forced > 0:
         said.append(f"a batch of {batch} sequences is taken to need {forced:.0%} more tokens (arXiv:1812.06162)")
@@ -107,8 +108,8 @@ def timed(candidate: Candidate, part: Cluster, workload: Workload) -> Candidate:
         compression=str(candidate.settings.get("compression", "none")),
         strategy=candidate.strategy,
     )
-    time = with_borrowed_ratio(time, part, candidate.strategy)
     time = with_frozen_time(time, workload)
+    time = with_borrowed_ratio(time, part, candidate.strategy)
     if len(work) == 1:
         seconds = [sum(time.terms_seconds.get(term, 0.0) for term in _COMPUTE_TERMS)]
     else:
@@ -183,11 +184,29 @@ def _all_fit(at: Site, layout: Layout, memories: tuple[MemoryEstimate, ...]) -> 
 def describe(layout: Layout, share: Share) -> str:
     """Return the variant's text: "micro-batch 4 x 8 steps, full checkpointing, bf16"."""
     steps = share.gradient_accumulation_steps
-    parts = [f"micro-batch {share.micro_batch_size}" + (f" x {steps} steps" if steps > 1 else "")]
+    degrees = _degrees(layout)
+    parts = [degrees] if degrees else []
+    parts += [f"micro-batch {share.micro_batch_size}" + (f" x {steps} steps" if steps > 1 else "")]
     if layout.activation_checkpointing != "none":
         parts.append(f"{layout.activation_checkpointing} checkpointing")
     parts.append(layout.precision)
     return ", ".join(parts)
+
+
+def _degrees(layout: Layout) -> str:
+    """Return how layers are divided: "tensor 4 x pipeline 2 (3 chunks) x data 16"; empty where they are whole."""
+    if layout.model_parallel_degree == 1 and layout.expert_parallel_degree == 1:
+        return ""
+    chunks = f" ({layout.virtual_pipeline_chunks} chunks)" if layout.virtual_pipeline_chunks > 1 else ""
+    named = (
+        ("tensor", layout.tensor_parallel_degree, ""),
+        ("pipeline", layout.pipeline_parallel_degree, chunks),
+        ("context", layout.context_parallel_degree, ""),
+        ("data", layout.data_parallel_degree, ""),
+    )
+    product = " x ".join(f"{name} {degree}{more}" for name, degree, more in named if degree > 1)
+    expert = layout.expert_parallel_degree
+    return product + (f" with experts over {expert}" if expert > 1 else "")
 
 
 def with_checkpointing(at: Site, layout: Layout) -> tuple[Layout, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.workload import Workload
 
-DIVIDING = frozenset({"fsdp2", "hsdp", "zero1", "zero2", "zero3", "zero_offload"})
+DIVIDING = frozenset({"fsdp2", "hsdp", "zero1", "zero2", "zero3", "zero_offload", "tp_fsdp2"})
 """Strategies that hand an optimizer flat parts of matrices."""
 SHARDING_PARAMETERS_IN_PLACE = ("fsdp2", "hsdp")
 """Strategies whose shards are DTensors of the model's own parameters."""

@@ -80,11 +80,16 @@ def single_devices(cluster: Cluster) -> list[Selection]:
     ]
 
 
-def nearest_sharing(selection: Selection, global_batch_size: int) -> Selection | None:
-    """Return the largest part of a uniform selection whose devices share a batch equally; None if it is not uniform."""
+def nearest_sharing(selection: Selection, global_batch_size: int, *, together: int = 1) -> Selection | None:
+    """Return the largest part of a uniform selection whose devices share a batch equally; None if it is not uniform.
+
+    With ``together`` devices for the same sequences, whole nodes only; None where none of them can.
+    """
     if not selection.uniform:
         return None
     node_class = selection.cluster.classes[0]
+    if together > 1:
+        return _whole_nodes_sharing(selection, global_batch_size, together)
     if global_batch_size % node_class.num_devices == 0:
         return selection
     best = (0, 0, 0)
@@ -99,6 +104,16 @@ def nearest_sharing(selection: Selection, global_batch_size: int) -> Selection |
         name=_name_of(node_class, nodes, per_node),
         cluster=fewer_of(selection.cluster, node_class, nodes, per_node),
     )
+
+
+def _whole_nodes_sharing(selection: Selection, global_batch_size: int, together: int) -> Selection | None:
+    node_class = selection.cluster.classes[0]
+    for workers in reversed(divisors(global_batch_size)):
+        nodes, rest = divmod(workers * together, node_class.devices_per_node)
+        if rest == 0 and 0 < nodes <= node_class.num_nodes:
+            part = fewer_of(selection.cluster, node_class, nodes, node_class.devices_per_node)
+            return Selection(name=_name_of(node_class, nodes, node_class.devices_per_node), cluster=part)
+    return None
 
 
 def part_of(cluster: Cluster, names: tuple[str, ...]) -> Cluster:

@@ -58,24 +58,33 @@ def site(strategy: str, selection: Selection, workload: Workload) -> Site:
     )
 
 
-def sharing_site(strategy: str, selection: Selection, workload: Workload) -> tuple[Site, int] | None:
+def sharing_site(
+    strategy: str, selection: Selection, workload: Workload, *, together: int = 1
+) -> tuple[Site, int] | None:
     """Return the site and each device's batch where the devices share it equally.
 
     A batch that the user gave is never changed: where it does not divide, the largest part of a uniform selection that
     can share it takes part, and a note says what would use all devices. None where nothing fits the batch.
+    ``together`` devices work on the same sequences (tensor, pipeline and context parallelism).
     """
     devices = selection.cluster.num_devices
-    batch = shared_batch(workload, devices)
-    if batch % devices == 0:
-        return site(strategy, selection, workload), batch // devices
-    nearest = nearest_sharing(selection, batch)
+    workers = devices // together
+    if workers < 1:
+        return None
+    batch = shared_batch(workload, workers)
+    if devices % together == 0 and batch % workers == 0:
+        return site(strategy, selection, workload), batch // workers
+    nearest = nearest_sharing(selection, batch, together=together)
     if nearest is None:
         return None
     at = site(strategy, nearest, workload)
     used = nearest.cluster.num_devices
-    above = math.ceil(batch / devices) * devices
-    note = f"{devices} devices cannot share {batch} sequences equally, {used} can; a batch of {above} would use all"
-    return replace(at, notes=(note,)), batch // used
+    above = math.ceil(batch / workers) * workers
+    many = f"{devices} devices" if together == 1 else f"{devices} devices, {together} at a time,"
+    note = f"{many} cannot share {batch} sequences equally, {used} can; a batch of {above} would use all"
+    if devices % together:
+        note = f"{devices} devices are no multiple of {together}, {used} are"
+    return replace(at, notes=(note,)), batch * together // used
 
 
 def shared_batch(workload: Workload, devices: int) -> int:

@@ -1,7 +1,7 @@
 """More memory, bandwidth or devices never makes the best predicted time worse; what fits keeps fitting.
 
 The best of all candidates is held exactly. The plan itself may be worse by what simplicity is worth, never more: a
-simpler candidate wins unless the other gains SIMPLICITY_GAIN, ties within TIE, a marginal fit counts MARGINAL_GAIN
+simpler candidate wins unless the other gains SIMPLICITY_GAIN or OTHER_PROGRAM_GAIN, ties within TIE, a marginal fit counts MARGINAL_GAIN
 more, and mixing node classes must gain MIXING_GAIN.
 """
 
@@ -18,13 +18,13 @@ from stratadvisor import pipeline
 from stratadvisor.derive.cluster import planning_cluster
 from stratadvisor.errors import NoFeasiblePlanError
 from stratadvisor.planner import enumerate_candidates
-from stratadvisor.planner.ranking import MARGINAL_GAIN, MIXING_GAIN, SIMPLICITY_GAIN, TIE
+from stratadvisor.planner.ranking import MARGINAL_GAIN, MIXING_GAIN, OTHER_PROGRAM_GAIN, SIMPLICITY_GAIN, TIE
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate
 from stratadvisor.schema.workload import Workload
 
 ROUNDING = 1 + 1e-9
-PREFERENCE = (1 + TIE) * (1 + MARGINAL_GAIN) / (1 - MIXING_GAIN) / (1 - SIMPLICITY_GAIN)
+PREFERENCE = (1 + TIE) * (1 + MARGINAL_GAIN) / (1 - MIXING_GAIN) / (1 - max(SIMPLICITY_GAIN, OTHER_PROGRAM_GAIN))
 PIECES = [
     "1x8xA100-80GB",
     "2x8xA100-80GB",
@@ -102,7 +102,16 @@ def grown(cluster: Cluster, what: str, factor: float) -> Cluster:
 
 def what_fits(candidates: tuple[Candidate, ...]) -> set[tuple[str, str]]:
     """Return strategy and variant of what fits; how often replicas meet follows from step times and may change."""
-    return {(c.strategy, re.sub(r"every \d+ steps", "now and then", c.variant)) for c in candidates if c.feasible}
+    return {(c.strategy, what_it_is(c)) for c in candidates if c.feasible}
+
+
+def what_it_is(candidate: Candidate) -> str:
+    """Return the variant; of Megatron-LM the degrees, since only the largest micro-batch of each is always tried."""
+    layout = candidate.layout
+    if layout.engine != "megatron":
+        return re.sub(r"every \d+ steps", "now and then", candidate.variant)
+    degrees = layout.tensor_parallel_degree, layout.pipeline_parallel_degree, layout.context_parallel_degree
+    return f"{degrees} {layout.expert_parallel_degree} on {candidate.num_devices} devices"
 
 
 @given(clusters, workloads, growths)

@@ -52,7 +52,8 @@ def test_every_candidate_keeps_the_identities(where: Cluster, workload: Workload
     for candidate in every(where, workload):
         layout = candidate.layout
         assert layout.world_size == candidate.num_devices
-        assert candidate.global_batch_size == sum(
+        # devices that work on the same sequences each count them
+        assert candidate.global_batch_size * layout.model_parallel_degree == sum(
             s.num_nodes * s.devices_per_node * s.batch_per_device for s in candidate.shares
         )
         if workload.global_batch_size is not None:
@@ -168,7 +169,7 @@ def test_an_awkward_batch_uses_the_devices_that_can_share_it_and_says_so() -> No
 
 def test_too_small_a_batch_never_becomes_zero() -> None:
     for candidate in every(cluster(nodes(DEVICES[0])), Workload(model=SIZES[1], global_batch_size=4)):
-        assert candidate.num_devices <= 4
+        assert candidate.num_devices <= 4 * candidate.layout.model_parallel_degree
 
 
 def test_unknown_memory_is_said_and_planned_with_one_sequence_at_a_time() -> None:
