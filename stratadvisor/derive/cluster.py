@@ -1,7 +1,8 @@
 """Profile -> planning view: alike nodes become one class, unknowns stay None, every value keeps its origin.
 
 Nodes are alike when they have as many devices of the same name and memory and, where it was measured, speeds within
-``SPEED_GAP`` of each other, or within what they vary by, and measured connections to others of a like rate. A class is planned with the speed of its median node and the memory of its tightest one.
+``SPEED_GAP`` of each other, or within what they vary by, and measured connections to others of a like rate. A class is
+planned with the speed of its median node and the memory of its tightest one.
 """
 
 from __future__ import annotations
