@@ -15,7 +15,7 @@ from stratadvisor.costs.constants import PCIE_COLLECTIVE_SHARE
 from stratadvisor.derive.drivers import peer_access_defect
 from stratadvisor.schema.base import Origin, Reading
 from stratadvisor.schema.cluster import Cluster, Device, NodeClass
-from stratadvisor.schema.profile import ClusterProfile, CollectiveSweep, DeviceProfile, NodeProfile
+from stratadvisor.schema.profile import ClusterProfile, CollectiveSweep, DeviceProfile, NicProfile, NodeProfile
 
 SPEED_GAP = 0.07
 """Neighbours in sorted speed further apart than this start a new class; probes of one card repeat within 2 to 5 %."""
@@ -25,6 +25,9 @@ NETWORK_GAP = 0.5
 """The same for measured connections of nodes: rates of healthy ones repeat within 10 %, slow ones are far below."""
 
 NCCL_INTRA_LATENCY_SECONDS, NCCL_INTER_LATENCY_SECONDS = 35e-6, 50e-6
+SOCKET_BYTES_PER_SECOND = 2.5e9
+"""What a collective over TCP reaches where the line is faster: its copies keep cores busy (estimated: iperf over 40
+Gb/s gave 2.03 GB/s and the collective 0.92 in DeepSpeed issue 5766)."""
 GLOO_INTRA_LATENCY_SECONDS, GLOO_INTER_LATENCY_SECONDS = 100e-6, 300e-6
 """Used where no sweep was measured; small all-reduces of published nccl-tests runs over 8 devices take 25 to 45 us."""
 
@@ -318,17 +321,26 @@ def _class_name(group: list[_Node], groups: list[list[_Node]], device: Device) -
 
 
 def _network(node: NodeProfile) -> Reading:
-    """Return a node's network rate: measured or declared, else the fastest interface that is up, as reported."""
+    """Return a node's network rate: measured or declared, else the fastest interface that is up, as reported.
+
+    An interface whose RDMA this process cannot open carries sockets at best (verdict ``rdma``).
+    """
     if node.network_bytes_per_second.known:
         return node.network_bytes_per_second
-    rates = [
-        n.rate_bytes_per_second
-        for n in node.nics
-        if n.up and n.kind not in ("loopback", "virtual") and n.rate_bytes_per_second.known
-    ]
+    real = [n for n in node.nics if n.up and n.kind not in ("loopback", "virtual") and n.rate_bytes_per_second.known]
+    ethernet = [n for n in real if not (n.kind == "infiniband" and n.rdma_usable is False)]
+    rates = [_usable_rate(n) for n in ethernet or real]
     if not rates:
         return node.network_bytes_per_second
     return max(rates, key=lambda r: r.value or 0.0)
+
+
+def _usable_rate(nic: NicProfile) -> Reading:
+    rate = nic.rate_bytes_per_second
+    if nic.rdma_usable is not False or rate.value is None or rate.value <= SOCKET_BYTES_PER_SECOND:
+        return rate
+    detail = f"sockets over {nic.name}, whose RDMA cannot be opened here"
+    return Reading(value=SOCKET_BYTES_PER_SECOND, origin="estimated", detail=detail)
 
 
 def _host_memory(node: NodeProfile) -> Reading:
