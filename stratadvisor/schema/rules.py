@@ -20,8 +20,8 @@ FAMILIES = (
     "federated",
 )
 """synchronous: ddp, fsdp2, hsdp, zero*, tp_fsdp2, megatron_3d; uneven_synchronous: the same with shares by speed;
-hierarchical: exact inside a node, delayed or periodic across; local_sgd: DiLoCo; asynchronous: parameter server with delay compensation;
-federated: nodes whose data may not leave them meet by weights."""
+hierarchical: exact inside a node, delayed or periodic across; local_sgd: DiLoCo; asynchronous: parameter server with
+delay compensation; federated: nodes whose data may not leave them meet by weights."""
 
 SETTABLE: dict[str, tuple[Literal["text", "boolean", "number"], tuple[str, ...]]] = {
     "family": ("text", FAMILIES),

@@ -1,8 +1,8 @@
 """More memory, bandwidth or devices never makes the best predicted time worse; what fits keeps fitting.
 
 The best of all candidates is held exactly. The plan itself may be worse by what simplicity is worth, never more: a
-simpler candidate wins unless the other gains SIMPLICITY_GAIN or OTHER_PROGRAM_GAIN, ties within TIE, a marginal fit counts MARGINAL_GAIN
-more, and mixing node classes must gain MIXING_GAIN.
+simpler candidate wins unless the other gains SIMPLICITY_GAIN or OTHER_PROGRAM_GAIN, ties within TIE, a marginal fit
+counts MARGINAL_GAIN more, and mixing node classes must gain MIXING_GAIN.
 """
 
 from __future__ import annotations

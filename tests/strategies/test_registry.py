@@ -7,7 +7,7 @@ from stratadvisor.strategies import STRATEGIES
 
 NAMES = {
     "single", "ddp", "uneven_ddp", "hierarchical", "fsdp2", "hsdp",
-    "zero1", "zero2", "zero3", "zero_offload", "tp_fsdp2", "megatron_3d", "diloco", "async_sgd",
+    "zero1", "zero2", "zero3", "zero_offload", "tp_fsdp2", "megatron_3d", "diloco", "async_sgd", "federated",
 }  # fmt: skip
 
 
@@ -25,8 +25,8 @@ def test_families_are_those_that_rules_can_choose_and_each_is_reachable() -> Non
     assert {s.family for s in STRATEGIES.values()} == set(FAMILIES)
 
 
-def test_targets_are_the_four_template_folders() -> None:
-    targets = ("torchrun", "deepspeed", "async", "megatron")
+def test_targets_are_template_folders() -> None:
+    targets = ("torchrun", "deepspeed", "async", "megatron", "flower")
     by_target = {t: {s.name for s in STRATEGIES.values() if s.target == t} for t in targets}
     assert by_target["megatron"] == {"megatron_3d"}
     assert by_target["deepspeed"] == {"zero1", "zero2", "zero3", "zero_offload"}
