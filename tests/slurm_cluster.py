@@ -194,10 +194,8 @@ class Slurm:
 
     def told(self) -> str:
         """Return the last lines of every daemon."""
-        parts = []
-        for path in sorted(self.folder.glob("*.out")):
-            parts.append(f"--- {path.name}\n" + "\n".join(path.read_text(errors="replace").splitlines()[-15:]))
-        return "\n".join(parts)
+        ends = {p.name: p.read_text(errors="replace").splitlines()[-15:] for p in sorted(self.folder.glob("*.out"))}
+        return "\n".join(f"--- {name}\n" + "\n".join(lines) for name, lines in ends.items())
 
 
 @contextlib.contextmanager
