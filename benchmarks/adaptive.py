@@ -4,8 +4,8 @@
 
 Two hosts train a byte-level transformer on this project's own documents and code. After ``--slowed`` seconds of
 training the second host is cut to a third of its processor, after ``--cut`` seconds its link from 1 Gb/s to 50 Mb/s.
-Every policy gets the same cluster and the same moments. The loss is the mean of the last steps' training losses, each on samples
-not seen before; the time is this machine's, read as the log grows. Needs root (see docs/lab.md).
+Every policy gets the same cluster and the same moments. The loss is the mean of the last steps' training losses, each
+on samples not seen before; the time is this machine's, read as the log grows. Needs root (see docs/lab.md).
 """
 
 from __future__ import annotations

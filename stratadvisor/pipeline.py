@@ -448,8 +448,8 @@ def recommend(
 
         if reason := refuses_adaptive(plan):
             raise UsageError(f"--adaptive: {reason}", hint="leave it out, or choose with --strategy")
-        said = "the program begins as planned and may change shares, batch and exchange: predictions are for its start"
-        plan = plan.model_copy(update={"adaptive": True, "assumptions": (*plan.assumptions, said)})
+        note = "the program begins as planned and may change shares, batch and exchange: predictions are for its start"
+        plan = plan.model_copy(update={"adaptive": True, "assumptions": (*plan.assumptions, note)})
     return Recommendation(plan=plan, profile=profile, facts=facts)
 
 
