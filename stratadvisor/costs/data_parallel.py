@@ -13,7 +13,7 @@ from stratadvisor.costs.collectives import (
     ring_latency_seconds,
 )
 from stratadvisor.costs.compute import ComputeTime
-from stratadvisor.costs.overlap import exposed_seconds, overlap_cost
+from stratadvisor.costs.overlap import exposed_seconds, exposed_side_by_side, overlap_cost
 from stratadvisor.costs.states import NF4_BYTES
 from stratadvisor.costs.trainable import gradient_bytes, model_part, trainable_parameters
 from stratadvisor.costs.work import Placement
@@ -34,6 +34,9 @@ class Traffic:
     """Once, beside the last backward pass."""
     after: float = 0.0
     """Once, beside nothing."""
+    links_differ: bool = False
+    """Whether ``backward`` stays inside nodes and ``last_backward`` crosses the network, so that neither waits for the
+    other."""
 
 
 def traffic(
@@ -59,7 +62,8 @@ def traffic(
         )
     gather = all_gather_seconds(weights, group, cluster) + hops
     again = gather if layout.sharding == "parameters" else 0.0
-    return Traffic(forward=gather, backward=again + scatter, last_backward=across)
+    apart = group.num_nodes == 1 and placement.replicate.num_nodes > 1
+    return Traffic(forward=gather, backward=again + scatter, last_backward=across, links_differ=apart)
 
 
 def weight_bytes(layout: Layout) -> float:
@@ -96,18 +100,28 @@ def tail_share(shape: ModelShape, layout: Layout) -> float:
 def exposed_data_parallel_seconds(
     shape: ModelShape, layout: Layout, cluster: Cluster, moved: Traffic, compute: ComputeTime, micro_batches: float
 ) -> float:
-    """Return what the traffic adds to ``micro_batches`` passes of ``compute``."""
+    """Return what the traffic adds to ``micro_batches`` passes of ``compute``.
+
+    A backward pass hides only as much as it lasts: what the last one has to hide beside its own gathers and scatters
+    waits for them where both take the same links, and runs beside them where not.
+    """
     cost = overlap_cost(layout, cluster.backend)
     backward = compute.backward_seconds + compute.recompute_seconds
+    # the first unit's gather and the last unit's scatter have nothing to run beside
+    edge = 1.0 / max(1, shape.num_layers)
     shown = moved.after
-    if moved.last_backward:
-        shown += exposed_seconds(moved.last_backward, backward, cost, tail_share(shape, layout))
     if moved.forward or moved.backward:
-        # the first unit's gather and the last unit's scatter have nothing to run beside
-        edge = 1.0 / max(1, shape.num_layers)
-        one = exposed_seconds(moved.forward, compute.forward_seconds, cost, edge)
-        one += exposed_seconds(moved.backward, backward, cost, edge)
-        shown += micro_batches * one
+        shown += micro_batches * exposed_seconds(moved.forward, compute.forward_seconds, cost, edge)
+        shown += max(0.0, micro_batches - 1.0) * exposed_seconds(moved.backward, backward, cost, edge)
+    tail = tail_share(shape, layout) if moved.last_backward else 0.0
+    if moved.links_differ:
+        return shown + exposed_side_by_side(
+            ((moved.backward, edge), (moved.last_backward, tail)), window=backward, cost=cost
+        )
+    together = moved.backward + moved.last_backward
+    if together:
+        late = (edge * moved.backward + tail * moved.last_backward) / together
+        shown += exposed_seconds(together, backward, cost, late)
     return shown
 
 

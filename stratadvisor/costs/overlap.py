@@ -44,3 +44,17 @@ def exposed_seconds(communication: float, window: float, cost: float, tail_share
     tail = communication * tail_share
     hidden = min(communication - tail, window)
     return communication - hidden * (1.0 - cost)
+
+
+def exposed_side_by_side(parts: tuple[tuple[float, float], ...], *, window: float, cost: float) -> float:
+    """Return what communications over links of their own add to the one computation that all of them run beside.
+
+    Args:
+        parts: (seconds alone, share that becomes ready only when the window has ended) of each.
+        window: seconds of the computation.
+        cost: share of what is hidden that shows.
+
+    """
+    hidden = [min(seconds * (1.0 - late), window) for seconds, late in parts]
+    left = max(seconds - under for (seconds, _), under in zip(parts, hidden, strict=True))
+    return left + cost * sum(hidden)
