@@ -18,7 +18,12 @@ MAX_PENALTY = 2.0
 
 
 def extra_steps_fraction(
-    kind: str, *, sync_interval_steps: int = 1, staleness: float = 0.0, num_workers: int = 1
+    kind: str,
+    *,
+    sync_interval_steps: int = 1,
+    staleness: float = 0.0,
+    num_workers: int = 1,
+    delay_steps: int = 0,
 ) -> tuple[float, str]:
     """Return the further steps as a fraction (0.05: 5 % more), and a sentence with the source.
 
@@ -27,6 +32,8 @@ def extra_steps_fraction(
         sync_interval_steps: local steps between exchanges.
         staleness: mean delay of a gradient in steps; n busy workers have n - 1.
         num_workers: replicas that drift apart.
+        delay_steps: age of an exchange when it is applied. Replicas then are as far apart as the steps of interval and
+            delay together make them (runtime/hierarchical.py), so the delay counts as a longer interval.
 
     Raises:
         ValueError: an unknown kind.
@@ -35,12 +42,13 @@ def extra_steps_fraction(
     if kind in EXACT_KINDS or num_workers < 2:
         return 0.0, ""
     if kind in ("hierarchical", "local_sgd"):
-        extra = _interval_penalty(sync_interval_steps)
+        extra = _interval_penalty(sync_interval_steps + delay_steps)
         if extra == 0.0:
             return 0.0, ""
         extra += WORKER_PENALTY * max(0.0, math.log2(num_workers / 8))
+        late = f", {delay_steps} steps late," if delay_steps else ""
         note = (
-            f"replicas that meet every {sync_interval_steps} steps are taken to need {extra:.0%} more steps"
+            f"replicas that meet every {sync_interval_steps} steps{late} are taken to need {extra:.0%} more steps"
             " (our reading of arXiv:2311.08105 and arXiv:2503.09799; measure it on your task)"
         )
         return min(MAX_PENALTY, extra), note

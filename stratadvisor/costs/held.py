@@ -21,6 +21,9 @@ OUTER_EXCHANGE_BYTES, AVERAGE_EXCHANGE_BYTES = 12.0, 8.0
 """At an exchange, per trained parameter: the flat change, what is sent, and the outer step's own copies; without an
 outer optimizer the flat weights and what is sent."""
 
+UNDER_WAY_BYTES = 8.0
+"""While an exchange is under way: the weights it was launched from, and what is sent, fp32 (runtime/local.py)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
@@ -73,6 +76,8 @@ def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: 
         outer = layout.data_parallel_shard_degree == 1
         states += (OUTER_BYTES if outer else 0.0) * with_states
         step_copy = (OUTER_EXCHANGE_BYTES if outer else AVERAGE_EXCHANGE_BYTES) * with_states
+        if layout.exchange_delay_steps:
+            states += UNDER_WAY_BYTES * with_states
     elif layout.engine == "async":
         host += server_share * server_bytes(layout.data_parallel_degree, kinds.states, with_states) + 4.0 * with_states
         states, step_copy = 0.0, 4.0 * with_states

@@ -19,6 +19,7 @@ from stratadvisor.costs.flops import model_flops_per_sequence
 from stratadvisor.costs.memo import Memo
 from stratadvisor.costs.model_parallel import per_micro_batch_seconds, pipeline_seconds
 from stratadvisor.costs.optimizer_step import optimizer_seconds
+from stratadvisor.costs.overlap import exposed_seconds, overlap_cost
 from stratadvisor.costs.rates import device_rates
 from stratadvisor.costs.span import relative_width
 from stratadvisor.costs.trainable import trainable_parameters
@@ -242,19 +243,21 @@ def _add_exchange(
     """Add the averaging of weights among replicas, spread over the steps between two exchanges.
 
     A replica of several ranks that each hold all weights sends them once, by its leader, who hands the mean round;
-    ranks of a sharded replica each exchange their part.
+    ranks of a sharded replica each exchange their part. An exchange under way hides behind the steps it is delayed by.
     """
     message = (2.0 if compression in ("bf16", "fp16") else 4.0) * trainable_parameters(shape, layout)
-    replicas, inside = placement.replicate, 0.0
+    replicas, inside, interval = placement.replicate, 0.0, layout.sync_interval_steps
     if layout.sharding != "none":
         message /= layout.data_parallel_shard_degree
     elif layout.data_parallel_shard_degree > 1:
         replicas = replace(replicas, groups_per_node=1)
         inside = broadcast_seconds(4.0 * trainable_parameters(shape, layout), placement.shard, cluster)
-    exchange = (all_reduce_seconds(message, replicas, cluster) + inside) / layout.sync_interval_steps
-    time.terms["exposed_communication"] += exchange
-    time.communication += exchange
-    time.exposed += exchange
+    across = all_reduce_seconds(message, replicas, cluster)
+    window = layout.exchange_delay_steps * time.total
+    shown = (exposed_seconds(across, window, overlap_cost(layout, cluster.backend)) + inside) / interval
+    time.terms["exposed_communication"] += shown
+    time.communication += (across + inside) / interval
+    time.exposed += shown
 
 
 def _asynchronous(

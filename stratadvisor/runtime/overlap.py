@@ -34,7 +34,7 @@ def schedule(sizes: list[int], *, interval: int, pieces: int, delay: int) -> lis
     """Divide parameters of ``sizes`` elements into runs of about equal size and spread their exchanges evenly.
 
     Piece f of F is applied after ``(f + 1) * interval / F`` steps, the last one when the replicas meet, and launched
-    ``delay`` steps before; never two at a time (streaming DiLoCo, arXiv:2501.18512, section 2.2).
+    ``delay`` steps before; never two at a time (as in streaming DiLoCo, arXiv:2501.18512).
 
     Raises:
         ConfigError: the delay does not fit between two exchanges, or there are more pieces than steps or parameters.

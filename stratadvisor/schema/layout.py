@@ -58,6 +58,8 @@ class Layout:
     """torch.compile (or Megatron's fused kernels): fewer passes over memory."""
     sync_interval_steps: int = 1
     """Local steps between exchanges (local SGD, DiLoCo); 1: every step."""
+    exchange_delay_steps: int = 0
+    """Steps that run while an exchange is under way (engine local); fewer than ``sync_interval_steps``."""
 
     @property
     def data_parallel_degree(self) -> int:

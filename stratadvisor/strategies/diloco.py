@@ -18,6 +18,9 @@ SHORTEST, LARGEST = 10, 500
 OUTER_LEARNING_RATE, OUTER_MOMENTUM = 0.7, 0.9
 """Outer optimizer of arXiv:2311.08105: SGD with Nesterov momentum."""
 
+LONGEST_DELAY = 5
+"""Steps beside which an exchange may run (as in streaming DiLoCo, arXiv:2501.18512); the number is our bound."""
+
 
 def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
     """Yield DiLoCo over all devices and over parts of the cluster, at several intervals."""
@@ -42,6 +45,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
                     "outer_momentum": OUTER_MOMENTUM,
                     "sync_warmup_fraction": 0.05,
                 },
+                longest_delay=LONGEST_DELAY,
             )
 
 

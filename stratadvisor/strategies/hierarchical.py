@@ -20,6 +20,9 @@ USUAL_INTERVALS = (4, 8)
 SHORTEST, LARGEST = 2, 32
 """Plain averaging without an outer optimizer drifts further than DiLoCo; our bounds."""
 
+LONGEST_DELAY = 2
+"""Nodes apply the mean one or two steps late at most; our bound, as the drift grows with every step."""
+
 
 def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
     """Yield averaging every few steps on selections of several nodes."""
@@ -40,6 +43,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
                 shortest=SHORTEST,
                 largest=LARGEST,
                 settings={"sync_warmup_fraction": 0.05},
+                longest_delay=LONGEST_DELAY,
             )
 
 

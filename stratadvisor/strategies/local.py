@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -51,8 +52,12 @@ def explore_intervals(
     shortest: int,
     largest: int,
     settings: dict[str, str | int | float | bool],
+    longest_delay: int = 0,
 ) -> Iterator[Candidate]:
-    """Yield variants at the solved and the usual intervals between exchanges."""
+    """Yield variants at the solved and the usual intervals between exchanges, each applied at once or some steps late.
+
+    A delay is tried where there is something to hide behind it.
+    """
 
     def explored(base: tuple[Layout, ...], **options: Any) -> Iterator[Candidate]:
         if by_speed:
@@ -75,17 +80,36 @@ def explore_intervals(
     for interval in intervals(solved, usual, longest=longest):
         if interval < 2:
             continue
-        extra = extra_steps_fraction(kind, sync_interval_steps=interval, staleness=0, num_workers=num_workers)
-        note = f"replicas meet every {interval} steps"
-        if interval == solved:
-            note += f", which an exchange of {format_seconds(exchange)} makes {EXCHANGE_SHARE:.0%} of the time or less"
-        for candidate in explored(
-            with_checkpointing(at, replace(layout, sync_interval_steps=interval)),
-            extra_steps=extra,
-            settings=settings,
-            notes=(note,),
-        ):
-            yield replace(candidate, variant=f"every {interval} steps, {candidate.variant}")
+        for delay in delays(exchange, alone.step_seconds.likely, interval, longest_delay):
+            extra = extra_steps_fraction(
+                kind, sync_interval_steps=interval, staleness=0, num_workers=num_workers, delay_steps=delay
+            )
+            note = f"replicas meet every {interval} steps"
+            if delay:
+                note += f"; what they send travels during the next {delay} and is applied then"
+            elif interval == solved:
+                note += (
+                    f", which an exchange of {format_seconds(exchange)} makes {EXCHANGE_SHARE:.0%} of the time or less"
+                )
+            late = f", {delay} late" if delay else ""
+            for candidate in explored(
+                with_checkpointing(at, replace(layout, sync_interval_steps=interval, exchange_delay_steps=delay)),
+                extra_steps=extra,
+                settings=settings | ({"delay_steps": delay} if delay else {}),
+                notes=(note,),
+            ):
+                yield replace(candidate, variant=f"every {interval} steps{late}, {candidate.variant}")
+
+
+WORTH_HIDING = 0.01
+"""Share of the time that exchanges take, from which on a delay is tried. Our choice."""
+
+
+def delays(exchange_seconds: float, step_seconds: float, interval: int, longest: int) -> list[int]:
+    """Return the delays in steps to try: none, and as many as hide the exchange, at most ``longest``."""
+    if step_seconds <= 0 or exchange_seconds <= WORTH_HIDING * interval * step_seconds:
+        return [0]
+    return sorted({0, min(longest, interval - 1, math.ceil(exchange_seconds / step_seconds))})
 
 
 TRIED_INTERVALS = {"hierarchical": (2, 4, 8, 16, 32), "diloco": (10, 30, 100, 250, 500)}
@@ -106,7 +130,8 @@ def at_intervals(candidate: Candidate) -> list[Candidate]:
             for h in (candidate.layout.sync_interval_steps, interval)
         ]
         extra = (1 + candidate.extra_steps_fraction) * (1 + penalties[1]) / (1 + penalties[0]) - 1
-        layout = replace(candidate.layout, sync_interval_steps=interval)
+        late = min(candidate.layout.exchange_delay_steps, interval - 1)
+        layout = replace(candidate.layout, sync_interval_steps=interval, exchange_delay_steps=late)
         found.append(replace(candidate, layout=layout, extra_steps_fraction=extra))
     return found
 

@@ -36,3 +36,9 @@ def test_every_penalty_names_its_source() -> None:
 def test_an_unknown_kind_is_a_programming_error() -> None:
     with pytest.raises(ValueError, match="gossip"):
         extra_steps_fraction("gossip", num_workers=2)
+
+
+def test_a_late_exchange_counts_as_a_longer_interval() -> None:
+    late, note = extra_steps_fraction("hierarchical", sync_interval_steps=4, delay_steps=2, num_workers=4)
+    assert late == extra_steps_fraction("hierarchical", sync_interval_steps=6, num_workers=4)[0]
+    assert "every 4 steps, 2 steps late," in note

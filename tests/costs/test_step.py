@@ -10,6 +10,7 @@ from time_cases import CPU, LLAMA_7B, cluster, ddp, fsdp, gpu, nodes, work
 
 from stratadvisor.costs.compute import micro_batch_seconds
 from stratadvisor.costs.flops import model_flops_per_sequence
+from stratadvisor.costs.overlap import overlap_cost
 from stratadvisor.costs.step import ClassWork, estimate_step
 from stratadvisor.schema.cluster import Cluster, NodeClass
 from stratadvisor.schema.layout import Layout, TimeEstimate
@@ -132,6 +133,27 @@ def test_local_steps_divide_the_exchange() -> None:
     # fp32 weights between two nodes: 2 * 1/2 of 4 bytes each over 0.1 GB/s
     assert exposed(1) == pytest.approx(4 * LLAMA_7B.num_parameters / 1e8, rel=0.01)
     assert exposed(100) == pytest.approx(exposed(1) / 100)
+
+
+def test_an_exchange_under_way_hides_behind_the_steps_it_is_late_by() -> None:
+    slow = nodes(A100, 2, 1)
+    # 4 bytes of each weight over a link at which they take one and a half steps
+    layout = Layout(engine="local", data_parallel_replicate_degree=2, sync_interval_steps=10)
+    alone = step(replace(layout, sync_interval_steps=10**9), cluster(slow), slow).step_seconds.likely
+    rate = 4 * LLAMA_7B.num_parameters / (1.5 * alone)
+    at = cluster(slow, inter_node_bytes_per_second=rate, inter_node_latency_seconds=0.0)
+
+    def made(delay: int) -> TimeEstimate:
+        return step(replace(layout, exchange_delay_steps=delay), at, slow)
+
+    at_once = made(0)
+    assert at_once.exposed_communication_seconds == pytest.approx(1.5 * alone / 10, rel=0.01)
+    late = [made(delay).exposed_communication_seconds for delay in (1, 2, 3)]
+    shows = overlap_cost(layout, at.backend)  # the share of what is hidden that slows the steps beside it
+    assert late[0] == pytest.approx((0.5 + 1.0 * shows) * alone / 10, rel=0.01)
+    assert late[1] == pytest.approx(1.5 * shows * alone / 10, rel=0.01)
+    assert late[2] == pytest.approx(late[1])  # nothing is left to hide
+    assert made(2).communication_seconds == pytest.approx(at_once.communication_seconds)
 
 
 def test_asynchronous_workers_add_their_speeds_and_wait_for_nobody() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stratadvisor.strategies.intervals import EXCHANGE_SHARE, intervals, solved_interval
+from stratadvisor.strategies.local import delays
 
 
 @pytest.mark.parametrize(("exchange", "step"), [(3.64, 0.5), (60.0, 1.7), (1.0, 1.0)])
@@ -20,3 +21,19 @@ def test_it_stays_within_its_bounds() -> None:
 def test_no_interval_is_longer_than_the_run_allows() -> None:
     assert intervals(146, (30, 100), longest=1000) == [30, 100, 146]
     assert intervals(146, (30, 100), longest=50) == [30, 50]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "interval", "longest", "expected"),
+    [
+        (0.001, 4, 2, [0]),  # a quarter per mille of the time: nothing to hide
+        (0.5, 4, 2, [0, 1]),  # half a step hides behind one
+        (9.0, 4, 2, [0, 2]),
+        (9.0, 2, 2, [0, 1]),  # never as long as the interval
+        (9.0, 4, 0, [0]),
+    ],
+)
+def test_a_delay_is_tried_where_there_is_something_to_hide(
+    exchange: float, interval: int, longest: int, expected: list[int]
+) -> None:
+    assert delays(exchange, 1.0, interval, longest) == expected
