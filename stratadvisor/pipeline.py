@@ -116,8 +116,9 @@ def probe_hosts(
     quick: bool = False,
     time_limit_seconds: float = 60.0,
     progress: Progress | None = None,
+    output: Path | None = None,
 ) -> ClusterProfile:
-    """Return the profile of nodes that are reached over ssh: ``node[01-16]``."""
+    """Return the profile of nodes that are reached over ssh: ``node[01-16]``; ``output`` as in ``probe_job``."""
     from stratadvisor.probe import host_list
     from stratadvisor.probe import ssh as over_ssh
 
@@ -130,6 +131,8 @@ def probe_hosts(
         quick=quick,
         time_limit_seconds=time_limit_seconds,
         progress=progress,
+        keep=None if output is None else lambda profile: write_profile(output, profile),
+        output=output,
     )
 
 

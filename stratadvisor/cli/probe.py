@@ -61,6 +61,7 @@ def probe(
             quick=quick,
             time_limit_seconds=time_limit,
             progress=progress_line(),
+            output=output,
         )
     else:
         found = pipeline.probe_job(

@@ -1,34 +1,46 @@
-"""Probe nodes over ssh, all at the same time; who does not answer is named and left out.
+"""Probe nodes over ssh, all at the same time, and the links between them; who does not answer is named and left out.
 
 Host keys, user names, ports and keys are the business of the user's ssh configuration. Nobody is asked for a password,
-and no agent, port or display is forwarded.
+and no agent, port or display is forwarded. What the nodes and this program tell each other goes through ssh's own
+standard input and output.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-from pydantic import ValidationError
+from pathlib import Path
+from typing import IO
 
 from stratadvisor.errors import ProbeError, UsageError
-from stratadvisor.probe.looker import Progress
-from stratadvisor.probe.merge import merge_profiles
-from stratadvisor.probe.nodes.together import distinct
-from stratadvisor.schema.profile import ClusterProfile, Observation, Verdict
+from stratadvisor.probe.job import broken_off
+from stratadvisor.probe.looker import Progress, selection
+from stratadvisor.probe.nodes.conductor import Conductor, Found
+from stratadvisor.probe.nodes.fleet import STARTING_SECONDS, limits_for
+from stratadvisor.probe.nodes.journal import Journal
+from stratadvisor.probe.nodes.lines import Connection, Lines, hello_of
+from stratadvisor.probe.nodes.meeting import raise_file_limit
+from stratadvisor.probe.nodes.together import cluster_profile
+from stratadvisor.schema.profile import ClusterProfile
 
-OPTIONS = ("-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=20")
+OPTIONS = (
+    *("-T", "-x", "-a", "-o", "BatchMode=yes", "-o", "ClearAllForwardings=yes", "-o", "ConnectTimeout=20"),
+    *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"),
+)
 AT_ONCE = 64
-STARTING_SECONDS = 60.0
-"""Beside the measurements' own limit: connecting, importing torch from a shared file system, and ending."""
+"""Connections being opened at the same time; sshd refuses more than a few, and so may a gateway."""
+_OPENING_SECONDS = 30.0
+"""A host that is still silent after this no longer keeps others from being called."""
 _SSH_FAILED = 255
-_NAME = "hosts"
+_MODULE = "stratadvisor.probe.nodes.piped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,24 +49,114 @@ class Asked:
 
     ssh: tuple[str, ...]
     python: str
-    arguments: tuple[str, ...]
-    """Further arguments of ``stratadvisor probe``."""
-    limit_seconds: float
+    settings: str
+    """One line of JSON: what to measure."""
 
     def command(self, host: str) -> list[str]:
         """Return the command line; what goes to the other side is one word for its shell, whichever that is."""
-        probe = shlex.join([self.python, "-m", "stratadvisor", "probe", "--json", *self.arguments])
-        script = f'd=$(mktemp -d) || exit 1; trap \'rm -rf "$d"\' EXIT; {probe} --output "$d/cluster.json"'
-        return [*self.ssh, *OPTIONS, "--", host, f"sh -c {shlex.quote(script)}"]
+        return [*self.ssh, *OPTIONS, "--", host, shlex.join([self.python, "-m", _MODULE])]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """A host's profile, or why there is none."""
+class _Remote(Connection):
+    """One ssh process."""
 
-    profile: ClusterProfile | None = None
-    status: str = "ok"
-    reason: str = ""
+    def __init__(self, process: subprocess.Popen[bytes], errors: IO[bytes], rank: int) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        super().__init__(process.stdout.fileno(), process.stdin.fileno(), rank)
+        self.process, self.errors, self.begun = process, errors, time.monotonic()
+
+    def close(self) -> None:
+        """End the ssh process; the other side ends with its input."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
+                assert pipe is not None
+                pipe.close()
+        try:
+            self.process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.errors.close()
+
+
+class Remotes(Lines):
+    """The channel of a conductor that calls its nodes over ssh; a node's rank is its place in the list."""
+
+    def __init__(self, hosts: Sequence[str], asked: Asked) -> None:
+        super().__init__(len(hosts))
+        self._hosts, self._asked_for = hosts, asked
+        self._next = 0
+        self._call_more()
+
+    def _call_more(self) -> None:
+        now = time.monotonic()
+        opening = sum(
+            1
+            for connection in self._nodes.values()
+            if connection.hello is None
+            and isinstance(connection, _Remote)
+            and now - connection.begun < _OPENING_SECONDS
+        )
+        while self._next < len(self._hosts) and opening < AT_ONCE:
+            self._call(self._next)
+            self._next += 1
+            opening += 1
+
+    def _call(self, rank: int) -> None:
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the connection
+        try:
+            process = subprocess.Popen(
+                self._asked_for.command(self._hosts[rank]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            errors.close()
+            self._lost(rank, f"{self._asked_for.ssh[0]} does not start: {problem.strerror}")
+            return
+        connection = _Remote(process, errors, rank)
+        self._nodes[rank] = connection
+        self._add(connection)
+        connection.write += self._asked_for.settings.encode() + b"\n"
+        self._flush(connection)
+
+    def _greeted(self, connection: Connection, line: bytes) -> bool:
+        """A login script may print something before."""
+        hello = hello_of(line)
+        if hello is not None and connection.rank is not None:
+            self._welcome(connection, connection.rank, hello)
+        return True
+
+    def _look_around(self, now: float) -> None:
+        self._call_more()
+
+    def _ended(self, connection: Connection, problem: OSError | None) -> str:
+        assert isinstance(connection, _Remote)
+        try:
+            code = connection.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return "it closed its output"
+        said = _last_line(connection.errors)
+        if code == _SSH_FAILED:
+            return f"ssh: {said or 'it said nothing'}"
+        if code > 128 and not said:
+            return f"its process was ended by signal {code - 128}"
+        return f"code {code}: {said or 'it said nothing'}"
+
+    def _host_state(self, connection: Connection) -> str:
+        return "though ssh still holds its connection: its process is stopped, or gets no processor time"
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    errors.seek(0, os.SEEK_END)
+    errors.seek(max(0, errors.tell() - 4096))
+    lines = [line.strip() for line in errors.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    said = [line for line in lines if line.lower().startswith(("error", "ssh:"))] or lines
+    return "".join(c for c in said[-1][:200] if c.isprintable()) if said else ""
 
 
 def probe_hosts(
@@ -68,6 +170,8 @@ def probe_hosts(
     time_limit_seconds: float = 60.0,
     limit_seconds: float | None = None,
     progress: Progress | None = None,
+    keep: Callable[[ClusterProfile], object] | None = None,
+    output: Path | None = None,
 ) -> ClusterProfile:
     """Return one profile of all hosts that answered.
 
@@ -79,28 +183,53 @@ def probe_hosts(
         skip: the same.
         quick: fewer sizes and repeats.
         time_limit_seconds: of each node's measurements.
-        limit_seconds: until a host counts as silent; None: the former and a minute.
+        limit_seconds: until a host that has not said a word counts as silent; None: a minute, and more for many hosts.
         progress: told after each host.
+        keep: given what has come together when the probe is broken off with Ctrl-C.
+        output: where the profile will be written; what comes in lies beside it until then.
 
     Raises:
-        UsageError: ``ssh`` is not a command.
+        UsageError: ``ssh`` is not a command, or ``only`` and ``skip`` name no sub-probe.
         ProbeError: no host answered.
 
     """
-    arguments = ["--time-limit", f"{time_limit_seconds:g}", *(["--quick"] if quick else [])]
-    arguments += [word for name in only for word in ("--only", name)]
-    arguments += [word for name in skip for word in ("--skip", name)]
-    limit = limit_seconds if limit_seconds is not None else time_limit_seconds + STARTING_SECONDS
-    asked = Asked(ssh=_words(ssh), python=python, arguments=tuple(arguments), limit_seconds=limit)
-    answers: dict[str, Answer] = {}
-    with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
-        waiting = {pool.submit(_ask, host, asked): host for host in hosts}
-        for done, future in enumerate(as_completed(waiting), 1):
-            host = waiting[future]
-            answers[host] = future.result()
-            if progress is not None:
-                progress(f"{host}: {answers[host].reason or 'measured'}", done / len(hosts))
-    return _together([(host, answers[host]) for host in hosts])
+    selection(only, skip)
+    settings = {"only": only, "skip": skip, "quick": quick, "time_limit_seconds": time_limit_seconds}
+    asked = Asked(ssh=_words(ssh), python=python, settings=json.dumps(settings))
+    arrive = limit_seconds if limit_seconds is not None else STARTING_SECONDS + len(hosts) / 4
+    limits = limits_for(len(hosts), time_limit_seconds, quick=quick, arrive_seconds=arrive)
+    raise_file_limit(3 * len(hosts))
+    journal = Journal(output) if output is not None else None
+    remotes = Remotes(hosts, asked)
+    conductor = Conductor(
+        remotes, len(hosts), limits, note=journal.note if journal is not None else None, progress=progress
+    )
+    conductor.found.labels.update(enumerate(hosts))
+    try:
+        found = conductor.run()
+    except KeyboardInterrupt:
+        if keep is not None and conductor.found.profiles:
+            keep(broken_off(cluster_profile(conductor.found)))
+        raise
+    finally:
+        remotes.close()
+    profile = _profile(found)
+    if keep is not None:
+        keep(profile)
+    if journal is not None:
+        journal.remove()
+    return profile
+
+
+def _profile(found: Found) -> ClusterProfile:
+    if found.profiles:
+        return cluster_profile(found)
+    rank, reason = min(found.lost.items())
+    others = f" (and {len(found.lost) - 1} more)" if len(found.lost) > 1 else ""
+    raise ProbeError(
+        f"no host could be probed: {found.labels[rank]}: {reason}{others}",
+        hint="check that ssh HOST python3 -m stratadvisor --version works without a password",
+    )
 
 
 def _words(ssh: str) -> tuple[str, ...]:
@@ -111,73 +240,3 @@ def _words(ssh: str) -> tuple[str, ...]:
     if not words:
         raise UsageError(f"--ssh {ssh[:60]!r} is not a command", hint='for example --ssh "ssh -p 2222"')
     return words
-
-
-def _ask(host: str, asked: Asked) -> Answer:
-    try:
-        process = subprocess.Popen(
-            asked.command(host),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as problem:
-        return Answer(status="failed", reason=f"{asked.ssh[0]} does not start: {problem.strerror}")
-    try:
-        output, errors = process.communicate(timeout=asked.limit_seconds)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return Answer(status="timed_out", reason=f"no answer within {asked.limit_seconds:g} s")
-    if process.returncode != 0:
-        who = "ssh" if process.returncode == _SSH_FAILED else f"code {process.returncode}"
-        return Answer(status="failed", reason=f"{who}: {_last_line(errors) or 'it said nothing'}")
-    begin, end = output.find(b"{"), output.rfind(b"}")  # a login script may print something before
-    try:
-        profile = ClusterProfile.model_validate_json(output[begin : end + 1])
-    except ValidationError:
-        return Answer(status="failed", reason="its answer is not a profile of this version")
-    if len(profile.nodes) != 1:
-        return Answer(status="failed", reason=f"its answer describes {len(profile.nodes)} nodes")
-    return Answer(profile=profile)
-
-
-def _last_line(errors: bytes) -> str:
-    lines = [line.strip() for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
-    said = [line for line in lines if line.lower().startswith(("error", "ssh:"))] or lines
-    return "".join(c for c in said[-1][:200] if c.isprintable()) if said else ""
-
-
-def _together(answers: list[tuple[str, Answer]]) -> ClusterProfile:
-    silent = [(host, answer) for host, answer in answers if answer.profile is None]
-    profiles = [answer.profile for _, answer in answers if answer.profile is not None]
-    if not profiles:
-        host, answer = silent[0]
-        others = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
-        raise ProbeError(
-            f"no host could be probed: {host}: {answer.reason}{others}",
-            hint="check that ssh HOST python3 -m stratadvisor --version works without a password",
-        )
-    profiles, verdicts = distinct(profiles, list(range(len(profiles))))
-    merged = merge_profiles(profiles)
-    observations = [
-        Observation.model_validate({"probe": _NAME, "status": answer.status, "reason": f"{host}: {answer.reason}"})
-        for host, answer in silent
-    ]
-    verdicts += [
-        Verdict(
-            level="warning",
-            subject=host,
-            message=f"was not probed and is left out: {answer.reason}",
-            advice="repair it or leave it out of --hosts, then probe again",
-        )
-        for host, answer in silent
-    ]
-    return merged.model_copy(
-        update={
-            "observations": (*merged.observations, *observations),
-            "verdicts": (*merged.verdicts, *verdicts),
-        }
-    )

@@ -83,32 +83,61 @@ def test_hosts_are_probed_and_a_dead_one_is_named_and_left_out(reached, python, 
     document = json.loads(captured.out)
     # both names lead to this machine, so both nodes call themselves alike and are told apart
     first, second = (node["hostname"] for node in document["nodes"])
-    assert (first[:-2], first[-2:], second[-2:]) == (second[:-2], "-0", "-1")
+    assert (first[:-2], first[-2:], second[-2:]) == (second[:-2], "-0", "-2")
     assert all(node["cpu"]["logical_cpus"] >= 1 for node in document["nodes"])
     assert all(node["host_memory"]["total_bytes"]["value"] > 0 for node in document["nodes"])
-    said = [o for o in document["observations"] if o["probe"] == "hosts"]
-    assert [(o["status"], o["reason"][:10]) for o in said] == [("failed", "dead: ssh:")]
+    said = [o for o in document["observations"] if o["probe"] == "nodes"]
+    assert [o["status"] for o in said] == ["failed"]
+    assert "dead: " in said[0]["reason"]
+    assert "ssh: " in said[0]["reason"]
+    (pair,) = document["node_pairs"]
+    assert {pair["a"], pair["b"]} == {first, second}
+    assert [s["operation"] for s in document["collectives"]] == ["all_reduce", "send_recv"]
     assert any(v["subject"] == "dead" and "left out" in v["message"] for v in document["verdicts"])
     assert json.loads(output.read_text()) == document
 
 
 def test_a_host_that_says_nothing_is_given_up_at_its_limit(reached):
-    with pytest.raises(ProbeError, match="no host could be probed: silent: no answer within 2 s"):
+    with pytest.raises(ProbeError, match="no host could be probed: silent: it did not come within 2 s"):
         probe_hosts(["silent"], ssh=reached, limit_seconds=2)
 
 
 def test_what_the_other_side_says_is_passed_on_in_one_line(reached, tmp_path):
-    with pytest.raises(ProbeError, match="one: code 127: ") as caught:
+    with pytest.raises(ProbeError, match=r"one: .*code 127: ") as caught:
         probe_hosts(["one"], ssh=reached, python=str(tmp_path / "no such python"))
     assert "\n" not in str(caught.value)
 
 
-def test_an_answer_that_is_no_profile_is_refused(reached, tmp_path):
-    liar = tmp_path / "liar"
-    liar.write_text("#!/bin/sh\necho '{\"nodes\": 3}'\n")
-    liar.chmod(0o755)
-    with pytest.raises(ProbeError, match="one: its answer is not a profile"):
-        probe_hosts(["one"], ssh=reached, python=str(liar))
+def hosts_that_say(tmp_path, *lines: str) -> str:
+    """Return an interpreter of the other side that says these lines and then waits for the end of its input."""
+    script = tmp_path / "liar"
+    script.write_text("#!/bin/sh\n" + "".join(f"echo {shlex.quote(line)}\n" for line in lines) + "cat > /dev/null\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+HELLO = '{"hostname": "liar", "address": "127.0.0.1", "port": 1}'
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"kind": "document", "text": "{\\"nodes\\": 3}"}', "what it sends as its profile is none"),
+        ('{"kind": "surprise"}', "a message that this version does not know"),
+        ("[1, 2", "no message of this tool"),
+    ],
+)
+def test_an_answer_that_is_no_profile_is_refused(reached, tmp_path, line, reason):
+    with pytest.raises(ProbeError, match=f"one: .*{reason}"):
+        probe_hosts(["one"], ssh=reached, python=hosts_that_say(tmp_path, "Welcome!", HELLO, line))
+
+
+def test_an_answer_without_end_is_cut_off(reached, tmp_path):
+    endless = tmp_path / "endless"
+    endless.write_text(f"#!/bin/sh\necho {shlex.quote(HELLO)}\nexec tr '\\0' x < /dev/zero\n")
+    endless.chmod(0o755)
+    with pytest.raises(ProbeError, match=r"one: .*it sends more than [0-9]+ bytes in one message"):
+        probe_hosts(["one"], ssh=reached, python=str(endless))
 
 
 def test_no_ssh_is_a_sentence():
@@ -119,7 +148,7 @@ def test_no_ssh_is_a_sentence():
 
 
 def test_nobody_is_asked_and_nothing_is_forwarded():
-    words = Asked(ssh=("ssh",), python="python3", arguments=(), limit_seconds=1).command("node1")
+    words = Asked(ssh=("ssh",), python="python3", settings="{}").command("node1")
     assert words[: words.index("--")].count("-a") == 1
     assert "BatchMode=yes" in words
     assert "ClearAllForwardings=yes" in words

@@ -66,6 +66,8 @@ class Limits:
 class Found:
     """What came together."""
 
+    labels: dict[int, str] = field(default_factory=dict)
+    """What the user calls the nodes, where that is known before they come."""
     hellos: dict[int, Hello] = field(default_factory=dict)
     profiles: dict[int, ClusterProfile] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)

@@ -14,13 +14,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stratadvisor.errors import ProbeError
 from stratadvisor.probe import nics as interfaces
 from stratadvisor.probe.crew import Crew
-from stratadvisor.probe.lanes import threads_per_lane, usable_cores
 from stratadvisor.probe.looker import QUICK_SHARE, Progress
+from stratadvisor.probe.nodes.collective import Collectives
 from stratadvisor.probe.nodes.conductor import Conductor, Found, Limits
 from stratadvisor.probe.nodes.hub import Hub
 from stratadvisor.probe.nodes.journal import Journal
@@ -31,26 +30,27 @@ from stratadvisor.probe.nodes.meeting import (
     reached_at,
 )
 from stratadvisor.probe.nodes.member import Member, SocketWire, call
-from stratadvisor.probe.nodes.messages import Hello, Swept
+from stratadvisor.probe.nodes.messages import Hello
 from stratadvisor.probe.nodes.rounds import plan_rounds
 from stratadvisor.probe.place import Place
 from stratadvisor.schema.profile import ClusterProfile
 
 STARTING_SECONDS = 60.0
 """Between the first and the last node's start."""
-SWEEP_BUDGET_SECONDS = 6.0
 _TRANSFERS_SECONDS = 10.0
 """What all rounds together aim at, for few nodes."""
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.3, 1.5
 
 
-def limits_for(num_nodes: int, time_limit_seconds: float, *, quick: bool) -> Limits:
+def limits_for(
+    num_nodes: int, time_limit_seconds: float, *, quick: bool, arrive_seconds: float = STARTING_SECONDS
+) -> Limits:
     """Return the deadlines: few nodes get longer transfers, which a busy machine disturbs less."""
     share = QUICK_SHARE if quick else 1.0
     rounds = max(1, len(plan_rounds(range(num_nodes))))
     transfer = min(_LONGEST_SECONDS, max(_SHORTEST_SECONDS, _TRANSFERS_SECONDS / (2 * rounds))) * share
     return Limits(
-        arrive=STARTING_SECONDS,
+        arrive=arrive_seconds,
         gather=time_limit_seconds + STARTING_SECONDS,
         round=20.0 + 10 * transfer,
         transfer=transfer,
@@ -111,7 +111,7 @@ class Fleet:
             member.hand_over(profile.model_dump_json())
             if self.progress is not None:
                 self.progress("waiting for the other nodes", None)
-            with _Collectives(profile, here, interface, quick=self.quick) as collectives:
+            with Collectives(profile, here, interface, quick=self.quick) as collectives:
                 left_out = member.serve(collectives.do)
         finally:
             member.leave()
@@ -191,43 +191,3 @@ class Fleet:
         if self._problem is not None:
             raise self._problem
         return self._conductor.found
-
-
-class _Collectives:
-    """The child process of a node for what needs torch."""
-
-    def __init__(self, profile: ClusterProfile, address: str, interface: str, *, quick: bool) -> None:
-        node = profile.nodes[0]
-        on_cpu = all(device.kind == "cpu" for device in node.devices)
-        self._device = "cpu" if on_cpu else "cuda:0"
-        self._threads = threads_per_lane(usable_cores(node.cpu), 1)
-        self._address, self._quick = address, quick
-        self._crew = Crew(1, self._threads, gloo_interface=interface or "")
-
-    def do(self, kind: str, content: dict[str, Any]) -> Swept:
-        """Open the store of a sweep, or take part in one."""
-        limit = float(content["limit"])
-        if kind == "open":
-            settings: dict[str, Any] = {"address": self._address, "wait_seconds": limit}
-            answer = self._crew.ask("stratadvisor.probe.exchange:open_store", {0: settings}, 2 * limit)[0]
-            if answer.status != "ok":
-                return Swept(status="failed", reason=answer.reason[:300])
-            return Swept(port=answer.value)
-        settings = {
-            **{name: content[name] for name in ("position", "size", "address", "port")},
-            "device": self._device,
-            "threads": self._threads,
-            "wait_seconds": limit,
-            "budget_seconds": SWEEP_BUDGET_SECONDS * (QUICK_SHARE if self._quick else 1.0),
-            "quick": self._quick,
-        }
-        answer = self._crew.ask("stratadvisor.probe.exchange:sweep_between", {0: settings}, 1.8 * limit)[0]
-        if answer.status != "ok":
-            return Swept(status="failed", reason=answer.reason[:300])
-        return Swept(times=answer.value if content["position"] == 0 else None)
-
-    def __enter__(self) -> _Collectives:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._crew.close()

@@ -30,6 +30,7 @@ from stratadvisor.schema.profile import (
 
 MOST_PAIRS = 1000
 """Pairs that a profile holds; of more only those with something to say."""
+_LATE = ("no sign of life", "did not come within", "did not finish in time")
 _RDMA = ("infiniband", "roce", "efa")
 _TIMES = TypeAdapter(SweepTimes)
 
@@ -89,7 +90,9 @@ def distinct(profiles: Sequence[ClusterProfile], ranks: Sequence[int]) -> tuple[
 def _name(rank: int, nodes: Mapping[int, NodeProfile], found: Found) -> str:
     if rank in nodes:
         return nodes[rank].hostname
-    return found.hellos[rank].hostname if rank in found.hellos else f"node {rank}"
+    if rank in found.hellos and rank not in found.labels:
+        return found.hellos[rank].hostname
+    return found.labels.get(rank, f"node {rank}")
 
 
 def _interfaces(links: Sequence[Link]) -> dict[int, str]:
@@ -195,7 +198,7 @@ def _point_to_point(link: Link, names: Mapping[int, str], count: int) -> Collect
 def _observations(found: Found, names: Mapping[int, str]) -> list[Observation]:
     said: list[Observation] = []
     for rank, reason in sorted(found.lost.items()):
-        status = "timed_out" if rank not in found.hellos or "no sign of life" in reason else "failed"
+        status = "timed_out" if any(sign in reason for sign in _LATE) else "failed"
         said.append(
             Observation.model_validate({"probe": "nodes", "status": status, "reason": f"{names[rank]}: {reason}"})
         )
