@@ -14,6 +14,8 @@ Spec = dict[str, Any]
 WIDTH = 290
 """Of the plot itself, in drawing units; with labels it comes to about 420: a phone shows that nearly in full size."""
 FONT = "sans-serif"
+_PADDING = {"left": 22, "right": 10, "top": 4, "bottom": 4}
+"""The reader's sans-serif may be a seventh wider than the one that labels were measured with."""
 MAX_TICKS = 6
 TINY, HUGE = 1e-300, 1e300
 """What a logarithmic axis can still be labelled with."""
@@ -77,7 +79,7 @@ def draw(key: str, title: str, summary: str, spec: Spec) -> Html:
     require_library()
     import vl_convert
 
-    whole = {"config": _CONFIG, "padding": 4, **_clean(spec)}
+    whole = {"config": _CONFIG, "padding": _PADDING, **_clean(spec)}
     try:
         svg = str(vl_convert.vegalite_to_svg(whole, allowed_base_urls=[]))
     except ValueError as problem:

@@ -117,7 +117,7 @@ def _draw(
 
 def _short(name: str) -> str:
     """Return a name that an axis has room for: its end tells what-ifs apart."""
-    return name if len(name) <= 26 else f"{name[:11]}…{name[-14:]}"
+    return name if len(name) <= 22 else f"{name[:8]}…{name[-13:]}"
 
 
 def _table(found: Comparison, base: Prediction | None) -> Table:

@@ -57,7 +57,8 @@ def _row(strategy: str, variant: str, run: Interval | None, kind: str) -> dict[s
 
 
 def _summary(plan: Plan, ranked: list[Alternative], killed: int) -> str:
-    text = f"Bars are bands that hold nine runs of ten; marks are the likely value. {len(ranked) + 1} candidates fit"
+    fitting = f"{len(ranked) + 1} candidates fit" if ranked else "One candidate fits"
+    text = f"Bars are bands that hold nine runs of ten; marks are the likely value. {fitting}"
     text += f", {killed} do not (see the table)." if killed else "."
     chosen = plan.predicted.run_seconds
     overlap = [
