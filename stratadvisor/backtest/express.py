@@ -62,7 +62,7 @@ def _express(row: Row) -> Expressed:
         raise NotExpressibleError(f"no device {row.text('gpu_model')!r} in the catalog")
     if row.text("precision") == "tf32":
         device = _with_tf32(device)
-    per_node = min(row.count("gpus_per_node") or 8, devices)
+    per_node = _joined(row, devices)
     layout = layout_of(row, precision, devices, per_node)
     node_class = _node_class(row, device, devices, per_node)
     rate, origin = _network(row, device, per_node)
@@ -111,6 +111,15 @@ def device_of(name: str) -> Device | None:
         compute_capability=spec.compute_capability,
         supports=frozenset(str(p) for p in spec.supports),
     )
+
+
+def _joined(row: Row, devices: int) -> int:
+    """Return how many devices one NVLink domain joins: those of a node, or of several where the note says so."""
+    said = re.search(r"NVLink spans up to (\d+) GPUs", row.text("note"))
+    most = int(said[1]) if said else row.count("gpus_per_node") or 8
+    if most >= devices:
+        return devices
+    return max(d for d in range(1, most + 1) if devices % d == 0) if said else most
 
 
 def _with_tf32(device: Device) -> Device:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from stratadvisor.backtest.rows import Row
 from stratadvisor.catalog import models as catalog_models
 from stratadvisor.schema.workload import Family, ModelShape
 
 USUAL_HEAD = 128
 """Width of a head where the number of heads is not stated: it hardly matters to the time of large models."""
+MIXTURE = "(MoE)"
 _GATED_NAMES = ("llama", "qwen", "mistral", "yi-", "internlm", "gemma")
 _ENCODERS = ("bert", "roberta")
 _TIED_NAMES = ("gpt", "mpt", "opt", "bert", "llama-3.2-3b", "llama-3.2-1b")
@@ -23,8 +26,8 @@ def shape_of(row: Row) -> ModelShape | str:
 
 def _body(row: Row) -> ModelShape | str:
     name = row.text("model_name") or "model"
-    if "(MoE)" in name:
-        return "the experts of a mixture are not described by these columns"
+    if MIXTURE in name:
+        return _mixture(row, name)
     hidden = row.count("hidden")
     if hidden is None:
         return "the hidden size is not stated"
@@ -63,6 +66,14 @@ def _body(row: Row) -> ModelShape | str:
         vocab_size=vocab,
         tied_embeddings=tied,
     )
+
+
+def _mixture(row: Row, name: str) -> ModelShape | str:
+    """Return the catalog's shape of a mixture of experts, whose experts no column describes."""
+    known = catalog_models.lookup("-".join(re.split(r"[\s_]+", name.replace(MIXTURE, "").strip().lower())))
+    if known is None or not _agrees(known, row):
+        return "the experts of a mixture are not described by these columns, and the catalog does not know this one"
+    return known
 
 
 def _layers(row: Row, hidden: int) -> int | None:

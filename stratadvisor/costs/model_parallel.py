@@ -40,7 +40,9 @@ def per_micro_batch_seconds(
         share = (layout.expert_parallel_degree - 1) / layout.expert_parallel_degree
         sparse = max(0, shape.num_layers - shape.num_dense_layers) / layout.pipeline_parallel_degree
         expert = (
-            4 * sparse * send_seconds(routed * share, cluster, across_nodes=crossing, sharing=placement.ranks_per_node)
+            passes
+            * sparse
+            * send_seconds(routed * share, cluster, across_nodes=crossing, sharing=placement.ranks_per_node)
         )
     overlapped = overlaps_model_parallel(layout)
     share = fitted.TENSOR_PARALLEL_OVERLAPPED if overlapped else fitted.TENSOR_PARALLEL_EXPOSED

@@ -25,7 +25,9 @@ def model_part(shape: ModelShape, layout: Layout) -> float:
     divided = layout.tensor_parallel_degree * layout.pipeline_parallel_degree
     whole = shape.num_parameters + shape.num_vision_parameters
     if layout.expert_parallel_degree > 1 and shape.num_experts > 0:
-        experts = max(0, shape.num_parameters - shape.num_active_parameters)
+        idle = max(0, shape.num_parameters - shape.num_active_parameters)
+        # of E experts a token passes through k: those it does not are (E - k) / E of all
+        experts = idle * shape.num_experts / max(1, shape.num_experts - shape.num_experts_per_token)
         return (whole - experts + experts / layout.expert_parallel_degree) / divided
     return whole / divided
 

@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from .config import ConfigError
+from .config import ConfigError, TrainConfig
 from .engine import initial_value
 from .fsdp import FSDPEngine
 from .model import Transformer
@@ -37,7 +37,7 @@ class TensorParallelEngine(FSDPEngine):
     def prepare(self, model: nn.Module) -> nn.Module:
         """Divide the layers among neighbouring ranks, then shard what each has over the rest."""
         self._degree = self.config.tensor_parallel_degree
-        _check(model, self._degree, self.config.sequence_length, self.context.world_size, self.config.method)
+        check(model, self.config, self.context.world_size)
         shard = self._shard_degree()
         shape = (self.context.world_size // (shard * self._degree), shard, self._degree)
         self._mesh3 = init_device_mesh(self.device.type, shape, mesh_dim_names=("replicate", "shard", "tensor"))
@@ -132,10 +132,13 @@ def divide(model: Transformer, mesh: DeviceMesh) -> None:
         parallelize_module(layer, mesh, block)
 
 
-def _check(model: nn.Module, degree: int, sequence_length: int, world_size: int, method: str) -> None:
-    """Refuse what cannot be divided, in one sentence."""
-    if method != "full":
-        raise ConfigError(f"tensor parallelism with {method} adapters is not supported by this runtime: use fsdp2")
+def check(model: nn.Module, config: TrainConfig, world_size: int) -> None:
+    """Raise ConfigError, in one sentence, for what cannot be divided."""
+    degree = config.tensor_parallel_degree
+    if config.method != "full":
+        raise ConfigError(
+            f"tensor parallelism with {config.method} adapters is not supported by this runtime: use fsdp2"
+        )
     if not isinstance(model, Transformer):
         raise ConfigError(
             f"tensor parallelism divides the transformer of train_config.json, not {type(model).__name__}: use fsdp2"
@@ -145,7 +148,7 @@ def _check(model: nn.Module, degree: int, sequence_length: int, world_size: int,
         raise ConfigError(f"{shape.name}: tensor parallelism of experts is not supported by this runtime: use fsdp2")
     divided = {
         "the processes started": world_size,
-        "sequence_length": sequence_length,
+        "sequence_length": config.sequence_length,
         "model.num_attention_heads": shape.num_attention_heads,
         "model.num_key_value_heads": shape.num_key_value_heads,
         "model.ffn_hidden_size": shape.ffn_hidden_size,

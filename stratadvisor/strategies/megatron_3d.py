@@ -27,6 +27,7 @@ MICRO_BATCHES = (1, 2, 4, 8)
 RECOMPUTE: tuple[Checkpointing, ...] = ("none", "full")
 """With fused attention Megatron-LM's selective recomputation has nothing left to save."""
 OPTIMIZERS = ("adamw", "sgd")
+EVEN_EXPERTS = "tokens are taken to spread evenly over the experts, none is dropped (capacity factor 1)"
 DEVICE_KINDS = ("cuda", "rocm")
 NOTE = (
     "Megatron-LM runs this plan: it and Transformer Engine must be installed; this project has not run it, it has no"
@@ -146,7 +147,8 @@ def _build(
     elif layout.stage_layers:
         settings |= {"first_stage_layers": layout.stage_layers[0], "last_stage_layers": layout.stage_layers[-1]}
     variant = describe(layout, share)
-    return build(at, layout, (share,), variant=variant, settings=settings, notes=(NOTE,), memories=memories)
+    notes = (NOTE, EVEN_EXPERTS) if at.workload.model.num_experts else (NOTE,)
+    return build(at, layout, (share,), variant=variant, settings=settings, notes=notes, memories=memories)
 
 
 def _refined(best: Candidate, at: Site, way: Degrees, batch: int) -> Iterator[Candidate]:
