@@ -1,4 +1,4 @@
-"""Training data: synthetic tokens that can be learned, a text file as bytes, or a memory-mapped file of tokens."""
+"""Training data: synthetic tokens that can be learned, a text file as bytes, or memory-mapped files of tokens."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from .config import ConfigError, TrainConfig
 from .foreign import example_items
 from .sampler import ShareSampler
+from .shards import Shards, shard_paths
 
 IGNORED = -100
 """Label of a position that does not count in the loss (the default of cross_entropy)."""
@@ -165,7 +166,7 @@ def open_tokens(path: Path, sequence_length: int, vocab_size: int) -> TokenWindo
 
 
 def token_dataset(config: TrainConfig, path: Path | None) -> Dataset[Sample]:
-    """Return the dataset of a transformer: the file's tokens, or synthetic ones without a file.
+    """Return the dataset of a transformer: the tokens of a file or a folder of shards, or synthetic ones.
 
     For a module of the user's factory, random items of its input's shape.
     """
@@ -179,6 +180,8 @@ def token_dataset(config: TrainConfig, path: Path | None) -> Dataset[Sample]:
     dataset: Dataset[Sample]
     if path is None:
         dataset = SyntheticTokens(vocab_size, config.sequence_length, config.seed)
+    elif path.is_dir():
+        dataset = Shards(open_tokens(shard, config.sequence_length, vocab_size) for shard in shard_paths(path))
     else:
         dataset = open_tokens(path, config.sequence_length, vocab_size)
     return MaskedTokens(dataset, vocab_size, config.seed) if config.model.family == "encoder" else dataset

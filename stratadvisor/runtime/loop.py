@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from . import data
+from . import data, loader
 from .checkpoint import CheckpointError, Checkpoints, Position, loaded
 from .clock import Mark
 from .config import TrainConfig
@@ -37,6 +37,8 @@ class Options:
     data: Path | None
     resume: bool
     run_directory: Path
+    tune_loader: bool = False
+    """Take the loader workers that the first steps show to be needed, instead of only advising them."""
 
     def horizon(self, config: TrainConfig) -> int:
         """Return the length that fractions of the run refer to: the planned one, except in a validation run."""
@@ -91,6 +93,7 @@ class _Record:
 
 FIRST_REPORTS = 4
 """Steps that are reported one by one: the first ones say little of those that follow."""
+LOADER_FIELDS = ("step_seconds", "data_wait_seconds")
 REPORT_SECONDS = 1.0
 MAX_REPORTED_TOGETHER = 256
 
@@ -127,6 +130,7 @@ class Loop:
         self.records: list[_Record] = []
         self.report_every = 1
         """Records that are shared at once; the same on all ranks."""
+        self.loader_considered = False
         self.tokens_since_exchange = 0
         self.steps_since_checkpoint = self.steps_since_try = 0
 
@@ -243,6 +247,7 @@ class Loop:
             self.report_every = reported_together(tables[:, :, FIELDS.index("step_seconds")])
         stopped = bool(tables[:, :, -1].any())
         if keep and not stopped:
+            self._consider_loader(tables)
             self.engine.after_report(self, tables)
         return stopped
 
@@ -284,8 +289,32 @@ class Loop:
         )
         self.records.clear()
         if not stopped:
+            self._consider_loader(tables)
             self.engine.after_report(self, tables)
         return stopped
+
+    def _consider_loader(self, tables: torch.Tensor) -> None:
+        """After the first steps, measure loading and say what it needs, each rank for itself; take it if asked to."""
+        if self.loader_considered or self.position.step < FIRST_REPORTS:
+            return
+        self.loader_considered = True
+        own = tables[self.context.rank][:, [FIELDS.index(name) for name in LOADER_FIELDS]].nan_to_num(0.0)
+        seconds = own[:, 0] - own[:, 1]
+        samples = self.context.batch_of_rank[self.context.rank]
+        before = self.config.data_loader_workers
+        advice = loader.advise(
+            loader.measure(self.dataset, len(self.dataset), self.position.step),
+            loader.room(len(self.context.node_ranks)),
+            samples_per_step=samples,
+            micro_batch=math.ceil(samples / self.context.micro_batches),
+            compute_seconds=float(seconds[seconds > 0].median()) if bool((seconds > 0).any()) else 0.0,
+            now=before,
+        )
+        self.telemetry.loader(self.position.step, advice.reason, advice.workers)
+        if self.options.tune_loader and advice.workers != before:
+            self.config = replace(self.config, data_loader_workers=advice.workers)
+            self._open_data()
+        self.mark = self.engine.clock.mark()
 
     def flush(self) -> None:
         """Report what is still kept back; called on all ranks at the same step."""

@@ -25,7 +25,14 @@ def parse(arguments: Sequence[str] | None, bundle: Path) -> tuple[Path, argparse
     parser = argparse.ArgumentParser(description="Train as planned in train_config.json.")
     parser.add_argument("--steps", type=int, default=None, metavar="N", help="end at optimizer step N")
     parser.add_argument(
-        "--data", type=Path, default=None, metavar="FILE", help="text, .bin (uint16) or .npy tokens; else synthetic"
+        "--data",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="text, .bin (uint16) or .npy tokens, or a folder of these two; else synthetic",
+    )
+    parser.add_argument(
+        "--tune-loader", action="store_true", help="take as many loader workers as the first steps show to be needed"
     )
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run directory")
     parser.add_argument("--run-dir", type=Path, default=None, metavar="DIR", help="metrics and checkpoints; else run/")
@@ -66,6 +73,7 @@ def main(
             data=chosen.data,
             resume=chosen.resume or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0",
             run_directory=run_directory(chosen.run_dir, bundle),
+            tune_loader=chosen.tune_loader,
         )
         if chosen.join is not None:
             context = joined(config, distributed.newcomer(config, chosen.join))

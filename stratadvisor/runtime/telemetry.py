@@ -182,6 +182,10 @@ class Telemetry:
             self._printed = now
             print(f"step {step}  loss of rank 0 {loss():.4f}  (replicas meet later)", flush=True)
 
+    def loader(self, step: int, reason: str, workers: int) -> None:
+        """Write what rank 0 found of its loading: the workers it advises, and why."""
+        self._write({"event": "loader", "step": step, "workers": workers, "reason": reason})
+
     def change(self, step: int, kind: str, reason: str) -> None:
         """Write, print and mark in the curves that the run goes on in another way after ``step``, and why."""
         self._write({"event": "change", "step": step, "kind": kind, "reason": reason})

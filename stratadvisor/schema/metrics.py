@@ -39,6 +39,12 @@ STEP_KEYS = (
     "learning_rate",
 )
 
+LOADER_KEYS = ("event", "step", "workers", "reason")
+"""event = "loader": the loader workers that rank 0 advises for itself after the first steps, and why."""
+
+CHANGE_KEYS = ("event", "step", "kind", "reason")
+"""event = "change": an adaptive program goes on in another way after this step."""
+
 END_KEYS = (
     "event",  # "end"
     "steps",

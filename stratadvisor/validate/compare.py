@@ -68,8 +68,14 @@ def measure(metrics: RunMetrics, plan: Plan) -> Measured:
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses else None,
         loss_falling=falling,
-        notes=tuple(notes),
+        notes=(*notes, *_told(metrics)),
     )
+
+
+def _told(metrics: RunMetrics) -> list[str]:
+    """Return what the program said of its data, and of its changes."""
+    said = [] if metrics.loader is None else [f"data: {str(metrics.loader.get('reason'))[:300]}"]
+    return said + [f"changed after step {c.get('step')}: {str(c.get('reason'))[:300]}" for c in metrics.changes[:8]]
 
 
 def warmup_steps(count: int) -> int:

@@ -18,6 +18,10 @@ class RunMetrics:
     start: dict[str, Any] | None = None
     steps: list[dict[str, Any]] = field(default_factory=list)
     end: dict[str, Any] | None = None
+    loader: dict[str, Any] | None = None
+    """What the program found of its loading of data."""
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """How an adaptive program left its plan."""
 
     @property
     def last_step(self) -> int:
@@ -47,6 +51,10 @@ def read_metrics(path: Path) -> RunMetrics:
             metrics.steps.append(event)
         elif event.get("event") == "end":
             metrics.end = event
+        elif event.get("event") == "loader":
+            metrics.loader = event
+        elif event.get("event") == "change":
+            metrics.changes.append(event)
     return metrics
 
 

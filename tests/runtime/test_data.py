@@ -113,3 +113,20 @@ def test_batches_come_in_the_order_of_the_sampler(workers: int) -> None:
     assert [len(b) for b in first] == [2, 1, 2, 1]
     again = data.batches(dataset, config(), [3, 1], 0, num_micro_batches=2, start_sample=4)
     assert torch.equal(next(again)[0], first[2])
+
+
+def test_a_folder_of_shards_is_one_dataset_in_the_order_of_names(tmp_path: Path) -> None:
+    np.arange(0, 17, dtype=np.uint16).tofile(tmp_path / "a.bin")  # two windows of 8 and the next token
+    np.save(tmp_path / "b.npy", np.arange(100, 130, dtype=np.int64))  # three
+    (tmp_path / "README.md").write_text("not a shard")
+    dataset = data.token_dataset(config(sequence_length=8), tmp_path)
+    assert len(dataset) == 2 + 3
+    assert getattr(dataset, "fixed_tokens", False)
+    assert dataset[1][0].tolist() == list(range(8, 16))
+    assert dataset[2][0].tolist() == list(range(100, 108))
+    assert dataset[4][1].tolist() == list(range(117, 125))
+
+
+def test_a_folder_without_shards_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has no token files: shards end in \.bin or \.npy"):
+        data.token_dataset(config(), tmp_path)

@@ -49,8 +49,12 @@ def test_the_keys_are_those_of_the_schema(tmp_path: Path) -> None:
     log.start(strategy="ddp", world_size=2, backend="gloo", device=cpu, num_parameters=7, meters=meters)
     log.step(event())
     assert len(written(tmp_path)) == 2  # each line is there at once
+    log.loader(3, "slow", 2)
+    log.change(3, "local", "a reason")
     log.end("completed")
-    start, step, end = written(tmp_path)
+    start, step, loader, change, end = written(tmp_path)
+    assert tuple(loader) == metrics.LOADER_KEYS
+    assert tuple(change) == metrics.CHANGE_KEYS
     assert tuple(start) == metrics.START_KEYS
     assert tuple(step) == metrics.STEP_KEYS
     assert tuple(end) == metrics.END_KEYS
