@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from stratadvisor.costs.buffers import ZERO3_LIVE_LAYERS, zero_bucket_elements
 from stratadvisor.costs.parameters import count_parameters
+from stratadvisor.emit.train_config import learning_rate
 from stratadvisor.schema.plan import Interval, NodeGroup, Plan
 from stratadvisor.schema.workload import ModelShape
 from stratadvisor.units import format_bytes, format_count, format_seconds
@@ -61,6 +62,14 @@ class Figures:
     live_parameters: int
     rounds: int
     """Exchanges of a run whose replicas train on their own in between."""
+    positions: int
+    """Positions that the model has at least."""
+    shared_expert_width: int
+    """Width of all shared experts of a layer together."""
+    moe_layers: str
+    """Which layers have experts, as Megatron-LM writes it: a Python list of 0 and 1."""
+    final_learning_rate: float
+    """Where the cosine ends (``runtime.optimizer.FINAL_SHARE``)."""
 
 
 def _span(interval: Interval, text: Callable[[float], str]) -> str:
@@ -117,5 +126,9 @@ def figures(plan: Plan) -> Figures:
         prefetch_elements=min(50_000_000, bucket),
         persistence_elements=min(100_000, 10 * model.hidden_size) if model.hidden_size else 100_000,
         live_parameters=live_parameters(model),
+        positions=max(plan.batch.sequence_length, model.max_sequence_length),
+        shared_expert_width=model.num_shared_experts * model.ffn_hidden_size,
+        moe_layers=f"([0]*{model.num_dense_layers}+[1]*{model.num_layers - model.num_dense_layers})",
+        final_learning_rate=0.1 * learning_rate(plan),
         rounds=math.ceil(predicted.run_steps / plan.synchronization.sync_interval_steps),
     )

@@ -21,6 +21,7 @@ ENGINES = {
     "zero_offload": "deepspeed",
     "diloco": "diloco",
     "federated": "diloco",
+    "megatron_3d": "megatron",
     "async_sgd": "async_sgd",
 }
 """Strategy -> engine of the training program (runtime/config.py names the engines)."""
