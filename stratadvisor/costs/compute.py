@@ -138,12 +138,16 @@ def _compute(shape: ModelShape, layout: Layout, device: Device, micro_batch_size
 
 def _engine_host_seconds(layout: Layout, layers: float, rates: Rates) -> float:
     """Return what the engine's own Python takes for a micro-batch."""
+    share = 1.0 if rates.cpu else fitted.GPU_HOST_SHARE
+    divided = 0.0
+    if layout.engine == "fsdp2" and layout.tensor_parallel_degree > 1 and not layout.compiled:
+        divided = layers * fitted.DTENSOR_HOST_SECONDS_PER_LAYER * share
     if layout.data_parallel_shard_degree == 1 or layout.sharding != "parameters":
-        return 0.0
+        return divided
     per_layer = fitted.ENGINE_HOST_SECONDS_PER_LAYER.get(
         "zero3" if layout.engine == "deepspeed" else layout.engine, 0.0
     )
-    return layers * per_layer * (1.0 if rates.cpu else fitted.GPU_HOST_SHARE)
+    return divided + layers * per_layer * share
 
 
 def _assemble(whole: _Parts, recompute: float, again: float, rates: Rates, engine: float = 0.0) -> ComputeTime:

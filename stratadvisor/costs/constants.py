@@ -118,6 +118,9 @@ KERNELS_OUTSIDE_LAYERS = 40.0
 ENGINE_HOST_SECONDS_PER_LAYER = {"fsdp2": 1.3e-3, "zero3": 3.5e-3}
 """Hooks and bookkeeping of one layer and micro-batch, forward and backward, on one core that also computes (timed:
 FSDP2 of torch 2.13 and DeepSpeed 0.19 against the plain model)."""
+DTENSOR_HOST_SECONDS_PER_LAYER = 8.5e-3
+"""The same of tensor parallelism with DTensor in eager mode, on top of FSDP2's: every operation is dispatched in Python
+(processor time over a process group that moves nothing, against FSDP2 in the same run; compiling takes it away)."""
 ENGINE_HOST_SECONDS_PER_STEP = {"ddp": 1.0e-3, "deepspeed": 5.0e-3}
 """The same per optimizer step."""
 GPU_HOST_SHARE = 0.5
