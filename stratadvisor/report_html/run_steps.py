@@ -1,4 +1,4 @@
-"""A run step by step: time and loss, from metrics.jsonl."""
+"""A run step by step: time, what it waited for, and loss, from metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from stratadvisor.report.format import percent
 from stratadvisor.report_html import charts, theme
 from stratadvisor.report_html.markup import Figure, Table
 from stratadvisor.schema.plan import Interval, Plan
@@ -31,7 +32,7 @@ class _Series:
 
 
 def figures(outcome: RunConfigOutcome | None, metrics: RunMetrics | None, plan: Plan | None) -> list[Figure]:
-    """Return time and loss step by step; a long run is thinned to equally spaced steps."""
+    """Return time, noticeable waits and loss step by step; a long run is thinned to equally spaced steps."""
     if metrics is None or not metrics.steps:
         return []
     every = -(-len(metrics.steps) // MAX_STEPS)
@@ -57,9 +58,44 @@ def figures(outcome: RunConfigOutcome | None, metrics: RunMetrics | None, plan: 
             band=band,
         )
         found.append(_figure(series))
+    found += [_figure(series) for series in _waits(steps, thinned)]
     if losses:
         words = f"Training loss, measured: {losses[0][1]:.4g} at first, {losses[-1][1]:.4g} at last." + thinned
         found.append(_figure(_Series(key="loss", title="Loss", summary=words, points=losses, show="{:.4g}".format)))
+    return found
+
+
+WAITS = (
+    ("communication_seconds", "communication", "Waiting for communication", "exposed, slower ranks included"),
+    ("data_wait_seconds", "data", "Waiting for data", "of the rank that waited most"),
+    ("straggler_spread_seconds", "stragglers", "Slowest rank behind the fastest", "of their own time"),
+)
+WORTH_SHOWING = 0.02
+"""Share of a step from which a wait gets a figure."""
+
+
+def _waits(steps: list[dict[str, Any]], thinned: str) -> list[_Series]:
+    """Return what steps waited for, where it is a noticeable part of them."""
+    found = []
+    for key, name, title, meaning in WAITS:
+        points = _points(steps, key)
+        whole = sum(v for step in steps if number(step, key) is not None and (v := number(step, "step_seconds")))
+        share = sum(value for _, value in points) / whole if whole > 0 else 0.0
+        if share < WORTH_SHOWING:
+            continue
+        words = f"{title}, {meaning}, measured: {percent(share)} of the time.{thinned}"
+        unit, sign = charts.time_unit(max(v for _, v in points))
+        found.append(
+            _Series(
+                key=f"waits-{name}",
+                title=title,
+                summary=words,
+                points=points,
+                show=format_seconds,
+                unit=unit,
+                sign=f"{sign} (measured)",
+            )
+        )
     return found
 
 

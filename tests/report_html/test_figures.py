@@ -260,3 +260,15 @@ def test_unknown_free_memory_of_a_profile_is_unknown_in_the_map_table():
     given = bare(memory_total_bytes=reported(8.0 * GIB))
     row = cluster_map.of_cluster(planning_cluster(given), given, None).table.rows[0]
     assert row[2:4] == ("unknown", "8 GiB (reported)")
+
+
+def test_what_a_run_waited_for_is_drawn_where_it_is_worth_it():
+    def found(**waits):
+        steps = [{"event": "step", "step": n, "step_seconds": 0.2, **waits} for n in (1, 2)]
+        return {figure.key: figure for figure in run_steps.figures(None, RunMetrics(steps=steps), None)}
+
+    drawn = found(communication_seconds=0.05, data_wait_seconds=0.003, straggler_spread_seconds=None)
+    assert "waits-data" not in drawn  # 1.5 % of the time
+    assert "waits-stragglers" not in drawn  # unknown
+    assert "25 % of the time" in drawn["waits-communication"].summary
+    assert ("1", "50 ms (measured)") in drawn["waits-communication"].table.rows
