@@ -13,13 +13,17 @@ from stratadvisor.units import format_count, format_seconds
 
 ROW = "    {:<8}{:<6}{:<20}{:<9}{:<10}{:<6}{:<10}{:<5}"
 UNKNOWN = "unknown"
+TABLE_WIDTH = 79
+"""Below this the same stands in a sentence."""
 
 
 def show_comparison(found: Comparison) -> None:
     """Print a table of two lines for each cluster; a figure's ratio to the first cluster's stands behind it."""
     out = console()
     base = next((e.plan.predicted for e in found.clusters if e.plan is not None), None)
-    out.print(Text(ROW.format("run", "x", "90 % range", "tokens/s", "energy", "x", "cost", "x").rstrip(), style="bold"))
+    if out.width >= TABLE_WIDTH:
+        titles = ROW.format("run", "x", "90 % range", "tokens/s", "energy", "x", "cost", "x")
+        out.print(Text(titles.rstrip(), style="bold"))
     for entry in found.clusters:
         if not entry.what_if:
             _entry(out, entry, base)
@@ -36,7 +40,7 @@ def _entry(out: Console, entry: ComparedCluster, base: Prediction | None) -> Non
         return
     plan, p = entry.plan, entry.plan.predicted
     wrapped(out, f"{entry.name}: {plan.parallelism.world_size} devices, {plan.strategy}, {plan.variant}")
-    line = ROW.format(
+    cells = (
         format_seconds(p.run_seconds.likely),
         ratio(p.run_seconds, base.run_seconds),
         f"{format_seconds(p.run_seconds.low)} .. {format_seconds(p.run_seconds.high)}",
@@ -46,7 +50,13 @@ def _entry(out: Console, entry: ComparedCluster, base: Prediction | None) -> Non
         "no price" if p.cost is None else f"{p.cost.likely:,.0f}",
         ratio(p.cost, base.cost),
     )
-    out.print(Text(line.rstrip()))
+    if out.width >= TABLE_WIDTH:
+        out.print(Text(ROW.format(*cells).rstrip()))
+        return
+    run, times, band, rate, power, more, money, dearer = cells
+    said = [f"run {run} ({band}), x {times}", f"{rate} tokens/s", f"energy {power}" + (f", x {more}" if more else "")]
+    said.append(f"cost {money}" + (f", x {dearer}" if dearer else ""))
+    wrapped(out, "; ".join(said), indent=4)
 
 
 def ratio(value: Interval | None, first: Interval | None) -> str:

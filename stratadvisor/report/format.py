@@ -45,7 +45,7 @@ def energy(joules: float) -> str:
         return f"{kilowatt_hours / 1000:.3g} MWh"
     if kilowatt_hours >= 0.1:
         return f"{kilowatt_hours:.3g} kWh"
-    return f"{joules:.3g} J"
+    return f"{joules / 1000:.3g} kJ" if joules >= 1000 else f"{joules:.3g} J"
 
 
 def mass(grams: float) -> str:

@@ -11,6 +11,8 @@ from stratadvisor.schema.plan import Interval
 from stratadvisor.schema.validation import RunConfigOutcome, ValidationResult
 from stratadvisor.units import format_bytes, format_count, format_seconds
 
+TABLE_WIDTH = 80
+"""Below this the rows are sentences."""
 COLUMNS = "  {:<23}{:<10}{:<21}{:<10}{:<6}{}"
 
 
@@ -31,18 +33,7 @@ def _result(out: Console, result: ValidationResult) -> None:
     if result.proxy:
         wrapped(out, f"scaled down: {result.proxy}", style="yellow")
     if result.comparisons:
-        out.print(Text(COLUMNS.format("quantity", "predicted", "90 % range", "measured", "ratio", "").rstrip()))
-        for row in result.comparisons:
-            show = {"seconds": format_seconds, "bytes": format_bytes, "fraction": percent}.get(row.unit, format_count)
-            line = COLUMNS.format(
-                row.quantity,
-                "unknown" if row.predicted is None else show(row.predicted.likely),
-                _range(row.predicted, row.unit),
-                "unknown" if row.measured is None else show(row.measured),
-                "" if row.ratio is None else f"{row.ratio:.2f}",
-                {True: "inside", False: "outside", None: ""}[row.inside],
-            )
-            out.print(Text(line.rstrip()))
+        _comparisons(out, result)
     if result.data_wait_fraction is not None:
         wrapped(out, f"waiting for data: {percent(result.data_wait_fraction)} of the step")
     if result.straggler_fraction is not None:
@@ -63,6 +54,29 @@ def _result(out: Console, result: ValidationResult) -> None:
         if cause.fix:
             wrapped(out, f"fix: {cause.fix}")
         wrapped(out, f"log: {result.log_path}")
+
+
+def _comparisons(out: Console, result: ValidationResult) -> None:
+    """Print a table, or sentences where the terminal is narrow."""
+    wide = out.width >= TABLE_WIDTH
+    if wide:
+        out.print(Text(COLUMNS.format("quantity", "predicted", "90 % range", "measured", "ratio", "").rstrip()))
+    for row in result.comparisons:
+        show = {"seconds": format_seconds, "bytes": format_bytes, "fraction": percent}.get(row.unit, format_count)
+        cells = (
+            row.quantity,
+            "unknown" if row.predicted is None else show(row.predicted.likely),
+            _range(row.predicted, row.unit),
+            "unknown" if row.measured is None else show(row.measured),
+            "" if row.ratio is None else f"{row.ratio:.2f}",
+            {True: "inside", False: "outside", None: ""}[row.inside],
+        )
+        if wide:
+            out.print(Text(COLUMNS.format(*cells).rstrip()))
+        else:
+            name, likely, band, found, ratio, where = cells
+            said = [f"{name}: predicted {likely}" + (f" ({band})" if band else ""), f"measured {found}"]
+            wrapped(out, ", ".join([*said, *([f"x {ratio}"] if ratio else []), *([where] if where else [])]))
 
 
 def _range(predicted: Interval | None, unit: str) -> str:

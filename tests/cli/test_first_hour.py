@@ -119,6 +119,14 @@ def test_vs_prints_a_table_and_leaves_a_comparison_that_report_draws(tmp_path, c
     assert 'id="clusters"' in (tmp_path / "r.html").read_text()
 
 
+def test_on_a_narrow_terminal_nothing_is_wider_than_it(capsys, monkeypatch):
+    monkeypatch.setattr("stratadvisor.report.console.PIPED_WIDTH", 50)
+    assert run(["recommend", "--model-size", "1B", *GPUS, "--vs", "8xT4", "--price", "2", "--no-write"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(len(line) for line in lines) <= 50
+    assert any("cost" in line for line in lines)
+
+
 def test_a_comparison_of_an_earlier_plan_is_not_shown_with_a_new_one(capsys):
     assert run(["recommend", "--model-size", "1B", *GPUS, "--vs", "8xT4", "--output", "b"]) == 0
     assert run(["recommend", "--model-size", "350M", *GPUS, "--output", "b"]) == 0
