@@ -54,14 +54,29 @@ class Options:
         return math.inf
 
 
-class StopFlag:
-    """Set by SIGTERM or SIGINT; the loop then writes a checkpoint and ends."""
+STOP_NAME = "stop"
+"""A file of this name in the run directory asks for the end too: a way that no launcher takes for a failure."""
+STOP_CHECK_SECONDS = 0.5
+END_NAME = "ended.json"
+"""Written when all went as it should; a launcher calls every end by a signal a failure."""
 
-    def __init__(self) -> None:
-        self.raised = False
+
+class StopFlag:
+    """Set by SIGTERM, SIGINT or a file; the loop then writes a checkpoint and ends."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file, self._raised, self._checked = file, False, -math.inf
+
+    @property
+    def raised(self) -> bool:
+        """Whether somebody asked for the end."""
+        if not self._raised and self._file is not None and time.perf_counter() - self._checked > STOP_CHECK_SECONDS:
+            self._checked = time.perf_counter()
+            self._raised = self._file.exists()
+        return self._raised
 
     def _raise(self, *_: object) -> None:
-        self.raised = True
+        self._raised = True
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -150,7 +165,8 @@ class Loop:
             self._step()
             stopped = self._exchange_and_report() if self.engine.exchange_interval else self._report(keep=1)
             every = self.config.checkpoint_interval_steps
-            if every and self.steps_since_try >= every and not self.tokens_since_exchange and not stopped:
+            due = every and self.steps_since_try >= every and not self.tokens_since_exchange
+            if due and not stopped and not self._finished():
                 self._report(keep=0)
                 self._checkpoint_or_go_on()
         if not self.engine.exchange_interval:
@@ -370,7 +386,11 @@ def train(config: TrainConfig, context: Context, options: Options, build_model: 
     torch.manual_seed(config.seed)
     model: nn.Module = build_model(config)
     dataset = build_data(config, options.data)
-    stop = StopFlag()
+    stop_file = options.run_directory / STOP_NAME
+    if context.rank == context.node_ranks[0]:
+        for old in (stop_file, options.run_directory / END_NAME):  # of an earlier run
+            old.unlink(missing_ok=True)
+    stop = StopFlag(stop_file)
     with stop.listening():
         engine = create(config, context, model)
         run = getattr(engine, "run", None)

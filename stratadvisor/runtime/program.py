@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from . import distributed
 from .checkpoint import run_directory
 from .config import LostError, TrainConfig, TrainingError, load
 from .engine import joined
-from .loop import Options, train
+from .loop import END_NAME, Options, train
 
 EXIT_ERROR = 2
 EXIT_LOST = 3
@@ -54,6 +56,14 @@ def parse(arguments: Sequence[str] | None, bundle: Path) -> tuple[Path, argparse
     return chosen.config, chosen
 
 
+def note_end(run_directory: Path, reason: str) -> None:
+    """Write down that this node's ranks ended as they should."""
+    partial = run_directory / f".{END_NAME}.{os.getpid()}"
+    with suppress(OSError):  # the run itself is over and saved
+        partial.write_text(json.dumps({"reason": reason}) + "\n", encoding="utf-8")
+        partial.replace(run_directory / END_NAME)
+
+
 def main(
     build_model: Callable[[TrainConfig], Any],
     build_data: Callable[[TrainConfig, Path | None], Any],
@@ -80,7 +90,9 @@ def main(
             train(config, context, options, build_model, build_data)
             return 0
         with distributed.session(config) as context:
-            train(config, context, options, build_model, build_data)
+            reason = train(config, context, options, build_model, build_data)
+            if context.rank == context.node_ranks[0]:
+                note_end(options.run_directory, reason)
     except TrainingError as problem:
         print(f"rank {os.environ.get('RANK', '0')}: error: {problem}", file=sys.stderr, flush=True)
         return EXIT_LOST if isinstance(problem, LostError) else EXIT_ERROR

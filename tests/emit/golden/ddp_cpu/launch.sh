@@ -59,4 +59,31 @@ fi
 
 command=("$python" -m torch.distributed.run --nproc-per-node="$processes")
 command+=(--standalone --local-addr=127.0.0.1)
-exec "${command[@]}" "$bundle/train.py" "$@"
+
+# SIGTERM or Ctrl-C asks for the end: a checkpoint is written and the exit code is 0. A second one ends at once.
+set_default TORCH_ELASTIC_SHUTDOWN_TIMEOUT 300 # the checkpoint has to fit into it
+asked=0
+child=
+# shellcheck disable=SC2329 # the trap below invokes it
+ask() {
+    asked=$((asked + 1))
+    if ((asked == 1)) && { : >"$STRATADVISOR_RUN_DIR/stop"; } 2>/dev/null; then
+        note "asked to stop: a checkpoint is written first"
+    elif [[ -n $child ]]; then
+        kill -TERM "$child" 2>/dev/null || true
+    fi
+}
+trap ask TERM INT
+"${command[@]}" "$bundle/train.py" "$@" &
+child=$!
+code=0
+wait "$child" || code=$?
+while kill -0 "$child" 2>/dev/null; do # a signal ends the wait early
+    code=0
+    wait "$child" || code=$?
+done
+if ((code != 0 && asked > 0)) && [[ -f $STRATADVISOR_RUN_DIR/ended.json ]]; then
+    note "stopped as asked; the launcher's complaint about the signal is no failure. --resume goes on"
+    code=0
+fi
+exit "$code"
