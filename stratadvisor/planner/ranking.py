@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stratadvisor.costs.constants import EAGER_FACTOR
 from stratadvisor.costs.energy import step_energy_joules
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate
@@ -15,9 +16,6 @@ from stratadvisor.strategies.selections import part_used
 SIMPLICITY_GAIN = 0.10
 """Sharding must beat a replica that fits, divided layers both, inexact methods all three, and offload all else, by this
 share; our choice."""
-OTHER_PROGRAM_GAIN = 0.20
-"""A plan that needs another training program (Megatron-LM) must beat by this share what the bundle's own can do, half
-of which torch.compile would give; our choice."""
 LEVELS, OTHER_PROGRAM = 6, 3
 """Values of ``complexity``, and that of another training program."""
 INEXACT_FAMILIES = ("hierarchical", "local_sgd", "asynchronous", "federated")
@@ -75,6 +73,18 @@ def complexity(candidate: Candidate) -> int:
     return 0 if candidate.layout.sharding == "none" else 1
 
 
+def compiled_share(candidate: Candidate) -> float:
+    """Return the share of its time that a candidate of the bundle's own program would take compiled, about.
+
+    Compiled code passes over memory half as often (``costs.constants.EAGER_FACTOR``) and launches few kernels.
+    """
+    layout, terms = candidate.layout, candidate.time.terms_seconds
+    if layout.compiled or layout.engine in ("deepspeed", "megatron"):
+        return 1.0
+    saved = (1 - 1 / EAGER_FACTOR) * terms.get("memory_bound", 0.0) + terms.get("launch", 0.0)
+    return 1 - saved / candidate.time.step_seconds.likely
+
+
 def memory_known(candidate: Candidate, cluster: Cluster) -> bool:
     """Whether the memory of every device it uses is known, and that of the hosts where it offloads."""
     needs_host = offloads(candidate)
@@ -89,7 +99,7 @@ def best(candidates: Iterable[Candidate], cluster: Cluster, objective: Objective
     """Return the best feasible candidate; None when there is none.
 
     Those whose fit nobody can check come last. More complexity has to pay: each step up must gain SIMPLICITY_GAIN,
-    another program OTHER_PROGRAM_GAIN.
+    another program even over what the bundle's own would do compiled, which is one setting.
     """
     feasible = [c for c in candidates if c.feasible]
     checked = [c for c in feasible if memory_known(c, cluster)]
@@ -97,10 +107,15 @@ def best(candidates: Iterable[Candidate], cluster: Cluster, objective: Objective
     for level in range(LEVELS):
         tier = [c for c in checked or feasible if complexity(c) == level]
         found = _uniform_or_mixed(tier, cluster, objective)
-        gain = OTHER_PROGRAM_GAIN if level == OTHER_PROGRAM else SIMPLICITY_GAIN
-        if found is not None and (
-            chosen is None or value(found, cluster, objective) < (1 - gain) * value(chosen, cluster, objective)
-        ):
+        if found is None:
+            continue
+        if chosen is None:
+            chosen = found
+            continue
+        share = 1 - SIMPLICITY_GAIN
+        if level == OTHER_PROGRAM:
+            share *= compiled_share(chosen)
+        if value(found, cluster, objective) < share * value(chosen, cluster, objective):
             chosen = found
     return chosen
 
