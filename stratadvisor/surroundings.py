@@ -39,6 +39,7 @@ def consider(plan: Plan, profile: ClusterProfile) -> Plan:
     loading = list(_loading(plan, nodes))
     pretrained = plan.workload.method != "full"
     warnings = [*plan.warnings, *(loading if pretrained else ()), *_disks(plan, nodes), *_offload(plan, profile)]
+    warnings += _exact(plan, profile)
     kept_apart = _saving(plan, nodes)
     if kept_apart:
         settings["gather_on_save"] = False
@@ -168,6 +169,24 @@ def _offload(plan: Plan, profile: ClusterProfile) -> Iterator[str]:
         yield (
             f"it fits without offload where gradients are not summed over micro-batches: --global-batch-size"
             f" {cluster.num_devices} ({STRATEGIES[least.strategy].title}), at the price of smaller batches"
+        )
+
+
+def _exact(plan: Plan, profile: ClusterProfile) -> Iterator[str]:
+    """Say what a step of plain DDP over all devices would take, where the plan averages less often."""
+    if plan.synchronization.mode == "synchronous":
+        return
+    cluster = derive_cluster.planning_cluster(profile)
+    found = [
+        c
+        for c in STRATEGIES["ddp"].candidates(cluster, plan.workload)
+        if c.feasible and c.num_devices == cluster.num_devices
+    ]
+    best = min(found, key=lambda c: c.time.step_seconds.likely, default=None)
+    if best is not None:
+        yield (
+            f"plain DDP over all {cluster.num_devices} devices would take {best.time.step_seconds.likely:.3g} s a step,"
+            f" {best.time.exposed_communication_seconds:.3g} s of it waiting for gradients"
         )
 
 
