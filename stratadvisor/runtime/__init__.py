@@ -62,5 +62,5 @@ MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
 }
 """Engine of train_config.json -> files of this folder that its bundle carries."""
 
-FOR_OTHER_FRAMEWORKS = ("federated.py",)
+FOR_OTHER_FRAMEWORKS = ("federated.py", "library.py")
 """Files that no engine needs: programs of a target import them."""

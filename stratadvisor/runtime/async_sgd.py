@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from .config import ConfigError, LostError, TrainConfig, TrainingError
 from .distributed import Context
 from .engine import Engine
 from .local import flatten, write_back
-from .loop import Options, StopFlag
+from .loop import Done, Options, StopFlag
 from .optimizer import local_gradients
 from .parameter_server import Answer, Push, Reply
 from .randomness import seed_step
@@ -28,6 +29,8 @@ RECONNECT_SECONDS = 60.0
 
 class AsyncEngine(Engine):
     """A worker, and on rank 0 the server beside it."""
+
+    reason = "interrupted"
 
     def __init__(self, config: TrainConfig, context: Context, model: nn.Module) -> None:
         if config.optimizer not in ("adamw", "sgd", "adafactor"):
@@ -47,20 +50,21 @@ class AsyncEngine(Engine):
         """Return nothing: the server has the optimizer."""
         return None
 
-    def run(self, dataset: Any, options: Options, stop: StopFlag) -> str:
-        """Train; return the reason of the end."""
+    def steps(self, dataset: Any, options: Options, stop: StopFlag) -> Iterator[Done]:
+        """Train, yielding after every gradient of this worker; ``reason`` says why it ended."""
         if self.context.rank > 0:
             remote = Remote(self.config, self.context, self.num_weights, self.push_type)
-            self._work(remote, dataset, stop)
-            return "completed"
+            yield from self._work(remote, dataset, stop)
+            self.reason = "completed"
+            return
         from .async_server import Server
 
         server = Server(self, options)
         server.serve()
-        self._work(server, dataset, stop)
-        return server.close()
+        yield from self._work(server, dataset, stop)
+        self.reason = server.close()
 
-    def _work(self, place: Any, dataset: Any, stop: StopFlag) -> None:
+    def _work(self, place: Any, dataset: Any, stop: StopFlag) -> Iterator[Done]:
         """Compute gradients until told to stop; ``place``: the server itself, or the connection to it."""
         counted = not getattr(dataset, "fixed_tokens", False)
         waiting = time.perf_counter()
@@ -82,7 +86,9 @@ class AsyncEngine(Engine):
             push = self._gradient(batches, time.perf_counter() - waiting, stop, counted=counted)
             waiting = time.perf_counter()
             steps += 1
+            done = Done(steps, push.row[0], int(push.tokens))
             answer = place.push(push)
+            yield done
 
     def _gradient(self, batches: Any, waited_seconds: float, stop: StopFlag, *, counted: bool) -> Push:
         """Compute one gradient; ``waited_seconds``: for the server, since the last one."""

@@ -92,6 +92,22 @@ class StopFlag:
                 signal.signal(number, handler)
 
 
+@dataclass(frozen=True)
+class Done:
+    """A step that this rank has done."""
+
+    number: int
+    """From 1."""
+    loss_sum: torch.Tensor
+    """Over this rank's own tokens; the device may still be computing it."""
+    tokens: int
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of this rank's own tokens; waits for the device."""
+        return float(self.loss_sum) / max(1, self.tokens)
+
+
 @dataclass
 class _Record:
     """A step whose device work may still be running."""
@@ -122,6 +138,8 @@ def reported_together(step_seconds: torch.Tensor) -> int:
 class Loop:
     """One run of an engine whose ranks step together, or each on its own between exchanges."""
 
+    reason = "interrupted"
+
     def __init__(
         self, config: TrainConfig, context: Context, engine: Engine, dataset: Any, options: Options, stop: StopFlag
     ) -> None:
@@ -149,8 +167,8 @@ class Loop:
         self.tokens_since_exchange = 0
         self.steps_since_checkpoint = self.steps_since_try = 0
 
-    def run(self) -> str:
-        """Train to the last step or until asked to stop; return the reason of the end."""
+    def steps(self) -> Iterator[Done]:
+        """Train to the last step or until asked to stop, yielding after every step; ``reason`` says why it ended."""
         self.telemetry.start(
             strategy=self.config.strategy,
             world_size=self.context.world_size,
@@ -162,20 +180,20 @@ class Loop:
         self.mark = self.engine.clock.mark()
         stopped = False
         while not stopped and not self._finished():
-            self._step()
+            done = self._step()
             stopped = self._exchange_and_report() if self.engine.exchange_interval else self._report(keep=1)
             every = self.config.checkpoint_interval_steps
             due = every and self.steps_since_try >= every and not self.tokens_since_exchange
             if due and not stopped and not self._finished():
                 self._report(keep=0)
                 self._checkpoint_or_go_on()
+            yield done
         if not self.engine.exchange_interval:
             self._report(keep=0)
         if self.steps_since_checkpoint:
             self._checkpoint()
-        reason = "interrupted" if stopped and not self._finished() else "completed"
-        self.telemetry.end(reason)
-        return reason
+        self.reason = "interrupted" if stopped and not self._finished() else "completed"
+        self.telemetry.end(self.reason)
 
     def _open_data(self) -> None:
         """Begin to read at the sample where the run stands."""
@@ -196,7 +214,7 @@ class Loop:
     def _finished(self) -> bool:
         return self.last_step is not None and self._progress() >= self.last_step
 
-    def _step(self) -> None:
+    def _step(self) -> Done:
         """Run one optimizer step."""
         engine, device = self.engine, self.context.device
         engine.step = self.position.step
@@ -220,6 +238,7 @@ class Loop:
         if not engine.exchange_interval:
             self.tokens_since_exchange = 0
         self._record(loss, tokens, data_wait_seconds, rate)
+        return Done(self.position.step, loss, tokens)
 
     def _replica_tokens(self, tokens: int) -> int:
         """Return the tokens of all replica ranks in this step, where sequences differ in what counts."""
@@ -373,8 +392,11 @@ class Loop:
 Builder = Callable[..., Any]
 
 
-def train(config: TrainConfig, context: Context, options: Options, build_model: Builder, build_data: Builder) -> str:
-    """Build everything, run, and return the reason of the end."""
+@contextmanager
+def opened(
+    config: TrainConfig, context: Context, options: Options, model: nn.Module, dataset: Any
+) -> Iterator[tuple[Any, Iterator[Done]]]:
+    """Set up the engine; give the run (which has ``reason`` at its end) and the iterator that trains."""
     from .engine import create
 
     if context.rank == 0 and context.world_size != config.world_size:
@@ -383,9 +405,6 @@ def train(config: TrainConfig, context: Context, options: Options, build_model: 
             f" a step has {context.global_batch_size} sequences",
             flush=True,
         )
-    torch.manual_seed(config.seed)
-    model: nn.Module = build_model(config)
-    dataset = build_data(config, options.data)
     stop_file = options.run_directory / STOP_NAME
     if context.rank == context.node_ranks[0]:
         for old in (stop_file, options.run_directory / END_NAME):  # of an earlier run
@@ -393,7 +412,20 @@ def train(config: TrainConfig, context: Context, options: Options, build_model: 
     stop = StopFlag(stop_file)
     with stop.listening():
         engine = create(config, context, model)
-        run = getattr(engine, "run", None)
-        if run is not None:  # workers of a parameter server do not step together
-            return str(run(dataset, options, stop))
-        return Loop(config, context, engine, dataset, options, stop).run()
+        steps = getattr(engine, "steps", None)
+        if steps is not None:  # workers of a parameter server do not step together
+            yield engine, steps(dataset, options, stop)
+            return
+        loop = Loop(config, context, engine, dataset, options, stop)
+        yield loop, loop.steps()
+
+
+def train(config: TrainConfig, context: Context, options: Options, build_model: Builder, build_data: Builder) -> str:
+    """Build everything, run, and return the reason of the end."""
+    torch.manual_seed(config.seed)
+    model: nn.Module = build_model(config)
+    dataset = build_data(config, options.data)
+    with opened(config, context, options, model, dataset) as (run, steps):
+        for _ in steps:
+            pass
+        return str(run.reason)

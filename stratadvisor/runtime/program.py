@@ -97,12 +97,12 @@ def main(
         print(f"rank {os.environ.get('RANK', '0')}: error: {problem}", file=sys.stderr, flush=True)
         return EXIT_LOST if isinstance(problem, LostError) else EXIT_ERROR
     except RuntimeError as problem:
-        reason = distributed.peer_loss(problem)
-        if reason is None:
+        lost = distributed.peer_loss(problem)
+        if lost is None:
             raise
         print(
             f"rank {os.environ.get('RANK', '0')}: error: another process of this run ended or cannot be reached"
-            f" ({reason}); the one that ended first says why, and --resume goes on from the newest checkpoint",
+            f" ({lost}); the one that ended first says why, and --resume goes on from the newest checkpoint",
             file=sys.stderr,
             flush=True,
         )
