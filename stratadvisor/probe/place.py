@@ -167,20 +167,12 @@ def first_host(nodes: str) -> str:
 
 
 def _slurm(environ: Mapping[str, str]) -> Place | None:
-    """Return the place in a step of srun, which may span the components of a heterogeneous job.
+    """Return the place in a step of srun.
 
-    There SLURM_PROCID and SLURM_NODEID count over all components, the numbers of the step only over one, and variables
-    that end in _HET_GROUP_n describe the others. The step must span them all (srun --het-group=0,1).
+    In a step over the components of a heterogeneous job (srun --het-group=0,1) these variables count over all of them
+    (seen with Slurm 22.05).
     """
-    components = _number(environ, "SLURM_HET_SIZE") if "SLURM_HET_SIZE" in environ else 1
-    nodes, hosts = _number(environ, "SLURM_STEP_NUM_NODES"), environ.get("SLURM_STEP_NODELIST", "localhost")
-    tasks = _number(environ, "SLURM_STEP_NUM_TASKS")
-    if components > 1:
-        groups = [f"SLURM_JOB_NUM_NODES_HET_GROUP_{group}" for group in range(min(components, 1000))]
-        nodes = max(nodes, sum(_number(environ, name) for name in groups if name in environ))
-        tasks = max(tasks, nodes)
-        hosts = environ.get("SLURM_JOB_NODELIST_HET_GROUP_0") or hosts
-    if tasks < 2:
+    if _number(environ, "SLURM_STEP_NUM_TASKS") < 2:
         return None
     job = _number(environ, "SLURM_JOB_ID") if "SLURM_JOB_ID" in environ else 0
     port = _number(environ, "MASTER_PORT", 65535) if "MASTER_PORT" in environ else _FIRST_PORT + job % _NUM_PORTS
@@ -188,8 +180,8 @@ def _slurm(environ: Mapping[str, str]) -> Place | None:
         rank=_number(environ, "SLURM_PROCID"),
         local_rank=_number(environ, "SLURM_LOCALID"),
         node_rank=_number(environ, "SLURM_NODEID"),
-        num_nodes=nodes,
-        address=environ.get("MASTER_ADDR") or first_host(hosts),
+        num_nodes=_number(environ, "SLURM_STEP_NUM_NODES"),
+        address=environ.get("MASTER_ADDR") or first_host(environ.get("SLURM_STEP_NODELIST", "localhost")),
         port=port,
         store_is_running=False,
         job=f"{job}.{environ.get('SLURM_STEP_ID', '')}"[:64],

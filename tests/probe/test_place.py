@@ -130,23 +130,23 @@ def test_a_pod_is_a_node_with_or_without_torchrun() -> None:
 
 
 def test_a_step_over_a_heterogeneous_job_counts_all_components() -> None:
-    where = place(
-        {
-            **SRUN,
-            "SLURM_PROCID": "2",
-            "SLURM_NODEID": "2",
-            "SLURM_STEP_NUM_NODES": "1",
-            "SLURM_STEP_NUM_TASKS": "1",
-            "SLURM_STEP_NODELIST": "small1",
-            "SLURM_HET_SIZE": "2",
-            "SLURM_JOB_NUM_NODES_HET_GROUP_0": "2",
-            "SLURM_JOB_NUM_NODES_HET_GROUP_1": "1",
-            "SLURM_JOB_NODELIST_HET_GROUP_0": "big[1-2]",
-            "SLURM_JOB_NODELIST_HET_GROUP_1": "small1",
-        }
-    )
+    """As Slurm 22.05 sets them for `salloc -N2 -n2 : -N1 -n1 srun --het-group=0,1`, and for `--het-group=1`."""
+    job = {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_HET_SIZE": "2",
+        "SLURM_JOB_NUM_NODES_HET_GROUP_0": "2",
+        "SLURM_JOB_NUM_NODES_HET_GROUP_1": "1",
+        "SLURM_JOB_NODELIST_HET_GROUP_0": "h[1-2]",
+        "SLURM_JOB_NODELIST_HET_GROUP_1": "h3",
+    }
+    step = {"SLURM_PROCID": "2", "SLURM_NODEID": "2", "SLURM_STEP_NUM_TASKS": "3", "SLURM_STEP_NUM_NODES": "3"}
+    where = place({**job, **step, "SLURM_STEP_NODELIST": "h[1-3]"})
     assert where is not None
-    assert (where.node_rank, where.num_nodes, where.address, where.leads) == (2, 3, "big1", True)
+    assert (where.node_rank, where.num_nodes, where.address, where.leads) == (2, 3, "h1", True)
+    step = {"SLURM_PROCID": "0", "SLURM_NODEID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"}
+    assert place({**job, **step, "SLURM_STEP_NODELIST": "h3"}) is None
 
 
 @pytest.mark.parametrize(
