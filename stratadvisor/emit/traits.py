@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stratadvisor.schema.plan import Plan
+from stratadvisor.schema.workload import ModelShape
 
 TRAITS = {
     "unequal_shares": "devices take different shares of the batch",
@@ -16,6 +17,7 @@ TRAITS = {
     "qlora": "adapters over frozen 4-bit weights",
     "own_module": "the model is a factory of the user's, not a transformer of known dimensions",
     "encoder": "the model is an encoder with masked tokens",
+    "unlike_llama": "the model is no dense decoder with RMSNorm, rotary positions, gated MLP and no biases",
     "experts": "a mixture of experts",
     "offload_cpu": "states or parameters lie in host memory",
     "offload_nvme": "states or parameters lie on a local disk",
@@ -28,6 +30,13 @@ TRAITS = {
     "muon": "the optimizer Muon",
 }
 """Trait -> meaning; a manifest's [refuses] may use these names."""
+
+
+def unlike_llama(model: ModelShape) -> bool:
+    """Return whether a transformer differs from Llama in more than its dimensions."""
+    biased = model.attention_bias or model.mlp_bias or model.norm_bias
+    usual = model.family == "decoder" and model.gated_mlp and model.num_experts == 0 and not model.learned_positions
+    return model.is_transformer and (biased or not usual)
 
 
 def plan_traits(plan: Plan) -> frozenset[str]:
@@ -54,6 +63,7 @@ def plan_traits(plan: Plan) -> frozenset[str]:
         "qlora": workload.method == "qlora",
         "own_module": workload.model.family == "module",
         "encoder": workload.model.family == "encoder",
+        "unlike_llama": unlike_llama(workload.model),
         "experts": workload.model.num_experts > 0,
         "offload_cpu": "cpu" in offload,
         "offload_nvme": "nvme" in offload,
