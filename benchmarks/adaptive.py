@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import lab
-from stratadvisor.runtime import data, model
+from stratadvisor.runtime import adaptive_engine, data, ddp, diloco, model
 from stratadvisor.runtime.program import main as train
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +34,8 @@ CUT_BYTES_PER_SECOND = 50e6 / 8
 BATCH = 16
 SMOOTHED_STEPS = 24
 POLL_SECONDS = 0.1
+LOADED = (adaptive_engine, ddp, diloco)
+"""Engines, imported before ranks are forked, so that none begins later than another."""
 SHAPE = {
     "name": "bytes",
     "num_layers": 4,
@@ -146,6 +148,8 @@ def run(
                 done["cut"] = True
             if elapsed > chosen.seconds:
                 break
+            if any(os.waitpid(child, os.WNOHANG)[0] for child in children):
+                raise SystemExit(f"a rank of {name} ended: {(bundle / 'rank-0.log').read_text()[-2000:]}")
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

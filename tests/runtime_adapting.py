@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stratadvisor.runtime import adaptive_engine, data, loop, model
+from stratadvisor.runtime import adaptive, adaptive_engine, data, loop, model
 from stratadvisor.runtime.adaptive import Change, Limits, Regime, Window
 from stratadvisor.runtime.program import main
 
@@ -56,6 +56,7 @@ class Scripted:
 
 
 if __name__ == "__main__":
+    adaptive.LEAVE_SHARE = 1.0  # this job is about shares: on a busy machine exchanges may take long
     code = main(slowed, data.token_dataset, Path(sys.argv[1]), ["--steps", "40"])
     if code:
         sys.exit(code)

@@ -20,8 +20,8 @@ LEAVE_SHARE = 0.30
 """Share of the step spent on exposed communication from which ranks meet less often."""
 RETURN_SHARE = 0.10
 """Share that meeting in every step would cost, below which they do so again."""
-WANTED_SHARE = 0.10
-"""Share that communication should have after a change."""
+WANTED_SHARE = 0.20
+"""Share that communication should have after a change: meeting more rarely teaches less and saves at most this much."""
 INTERVAL_FACTOR = 2.0
 """The interval changes when the wanted one differs by this factor at least."""
 DATA_SHARE = 0.10

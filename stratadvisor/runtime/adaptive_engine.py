@@ -23,7 +23,7 @@ from .local import flatten, write_back
 from .optimizer import local_gradients
 from .telemetry import FIELDS
 
-MIN_WINDOW_STEPS = 4
+MIN_WINDOW_STEPS = 3
 NOISE_EVERY = 4
 """Steps between two looks at the gradient noise: each costs one pass over the gradients."""
 COLUMNS = {name: index for index, name in enumerate(FIELDS)}

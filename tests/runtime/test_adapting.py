@@ -53,7 +53,7 @@ def test_samples_leave_a_slow_rank_and_the_gradient_stays_the_mean_over_all(runs
     assert made[0]["kind"] == "balance:1"
     assert "rank 1 needs" in made[0]["reason"]
     assert "shares 4/4 ->" in made[0]["reason"]
-    first, second = map(int, made[-1]["reason"].rpartition(" ")[2].split("/"))
+    first, second = map(int, made[0]["reason"].rpartition(" ")[2].split("/"))
     assert first + second == 8
     assert second < first
     steps = events(runs / "slowed")

@@ -104,9 +104,9 @@ def test_one_slow_window_is_not_enough() -> None:
 def test_a_slow_link_makes_ranks_meet_rarely_and_a_fast_one_every_step_again() -> None:
     controller = Controller(EVEN, SOME)
     slow = play(controller, cluster([8, 8], exchange=4.0))
-    # an exchange of 4 s beside steps of 1 s is a tenth of the time after 36 steps: 4 / (36 + 4)
+    # an exchange of 4 s beside steps of 1 s is a fifth of the time after 16 steps: 4 / (16 + 4)
     assert [change.kind for change in slow] == ["local"]
-    assert controller.regime.interval_steps == 36
+    assert controller.regime.interval_steps == 16
     assert "communication is 80% of a step" in slow[0].reason
     fast = play(controller, cluster([8, 8], exchange=0.05))
     assert [change.kind for change in fast] == ["synchronous"]
@@ -124,21 +124,21 @@ def test_between_the_two_limits_nothing_switches(share: float, start: int) -> No
 
 
 def test_the_interval_follows_the_link_in_large_steps_only() -> None:
-    controller = Controller(replace(EVEN, interval_steps=36), SOME)
-    assert play(controller, cluster([8, 8], exchange=6.0)) == []  # 54 wanted: less than twice
+    controller = Controller(replace(EVEN, interval_steps=16), SOME)
+    assert play(controller, cluster([8, 8], exchange=6.0)) == []  # 24 wanted: less than twice
     assert [c.kind for c in play(controller, cluster([8, 8], exchange=9.0))] == ["interval up"]
-    assert controller.regime.interval_steps == 81
+    assert controller.regime.interval_steps == 36
     assert [c.kind for c in play(controller, cluster([8, 8], exchange=1.0))] == ["interval down"]
-    assert controller.regime.interval_steps == 9
+    assert controller.regime.interval_steps == 4
 
 
 def test_the_batch_grows_within_the_critical_batch_and_shrinks_again() -> None:
     controller = Controller(EVEN, SOME)
-    # to a tenth from a half takes nine times the computing, the next power of two is 16; 16 x 16 sequences are allowed
-    up = play(controller, cluster([8, 8], exchange=1.0, critical_samples=256.0))
+    # to a fifth from a half takes four times the computing; 4 x 16 sequences are allowed
+    up = play(controller, cluster([8, 8], exchange=1.0, critical_samples=64.0))
     assert [change.kind for change in up] == ["batch up"]
-    assert controller.regime == Regime(shares=(128, 128), accumulation=16)
-    down = play(controller, cluster([8, 8], exchange=0.01, critical_samples=256.0))
+    assert controller.regime == Regime(shares=(32, 32), accumulation=4)
+    down = play(controller, cluster([8, 8], exchange=0.01, critical_samples=64.0))
     assert {change.kind for change in down} == {"batch down"}
     assert controller.regime == EVEN
 
@@ -150,7 +150,7 @@ def test_a_batch_beyond_the_critical_one_shrinks() -> None:
     assert "the critical batch is 20: batch 64 -> 32" in changes[0].reason
 
 
-@pytest.mark.parametrize("critical", [None, 255.0])
+@pytest.mark.parametrize("critical", [None, 63.0])
 def test_a_batch_that_teaches_no_more_is_not_raised(critical: float | None) -> None:
     change = meet(EVEN, Window(own_seconds=(1, 1), communication_seconds=1, critical_samples=critical), SOME)
     assert change is not None
