@@ -10,7 +10,9 @@ from plan_for_tests import small_plan
 
 from stratadvisor.catalog import devices
 from stratadvisor.catalog.hugging_face import shape_from_config
+from stratadvisor.derive.cluster import planning_cluster
 from stratadvisor.errors import ModelError
+from stratadvisor.lint.run import check_file
 from stratadvisor.probe.verdicts import host_verdicts
 from stratadvisor.runtime.config import TrainingError
 from stratadvisor.runtime.distributed import check_kernels
@@ -20,7 +22,7 @@ from stratadvisor.validate.launch import Ended
 V100 = 'device = { memory = "32508MiB" }'
 
 
-def test_o40() -> None:
+def test_o40(tmp_path) -> None:
     """13B on V100: fp16 with a dynamic loss scale, no bf16, no tf32, no kernel for Ampere; it fits, tightly."""
     assert pytest.approx(24.2, abs=0.1) == ADAM * 13.0e9 / 8 / GIB
     where = declare("8xV100-32GB-SXM", more=V100)
@@ -37,6 +39,10 @@ def test_o40() -> None:
     assert "bf16" not in config
     assert not any("allow_tf32 = True" in text or "flash_attention_2" in text for text in written.values())
     assert plan_for(where, "13B", sequence_length=2048).precision == "fp16"  # whatever the strategy
+    recipe = tmp_path / "arguments.json"
+    recipe.write_text(json.dumps({"output_dir": "o", "bf16": True, "tf32": True, "per_device_train_batch_size": 1}))
+    codes = {f.code for f in check_file(recipe, kind="transformers", cluster=planning_cluster(where)).findings}
+    assert {"HW101", "HW103"} <= codes  # the recipe for the A100, before it is started
 
 
 def test_o41() -> None:
@@ -56,7 +62,7 @@ def test_o41() -> None:
     assert eager - flash > 0.9 * 2 * shape.num_attention_heads * 4096**2 * shape.num_layers  # the scores, at least once
 
 
-def test_o42() -> None:
+def test_o42(tmp_path) -> None:
     """Pascal: fp16 at 1/64 of its rate and refused by DeepSpeed, so fp32: 4 + 4 + 8 bytes all the same."""
     kind = 'device = { name = "GTX 1080 Ti", memory = "11GiB", fp32 = "11.3TFLOP/s" }'
     where = declare("4x1080 Ti", host_gib=64, more=kind)
@@ -67,6 +73,10 @@ def test_o42() -> None:
     assert not config.get("fp16", {}).get("enabled")
     assert not config.get("bf16", {}).get("enabled")
     old = card("NVIDIA GeForce GTX 1080 Ti", 0, 11264, compute_capability=(6, 1))
+    recipe = tmp_path / "ds_config.json"
+    recipe.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": True}}))
+    pascal = planning_cluster(cluster_of(node("n", [old])))
+    assert "HW102" in {f.code for f in check_file(recipe, cluster=pascal).findings}
     said = " ".join(v.message for v in host_verdicts(node("n", [old], versions={"cuda": "13.0"})))
     assert "no kernels for compute capability 6.1 any more" in said
 
