@@ -77,6 +77,8 @@ def refuses_adaptive(plan: Plan) -> str:
     """Return why a plan cannot be adaptive, or nothing."""
     if plan.strategy not in ADAPTIVE_STRATEGIES:
         return f"adaptive training is for {', '.join(ADAPTIVE_STRATEGIES)}, the plan is {plan.strategy[:60]}"
+    if plan.workload.optimizer == "adamw8bit":
+        return "adaptive training averages states of optimizers, which adamw8bit quantizes: use adamw"
     if plan.synchronization.compression not in _ADAPTIVE_COMPRESSIONS:
         return f"adaptive training takes no compression {plan.synchronization.compression}"
     return ""

@@ -44,6 +44,8 @@ class AdaptiveEngine(DiLoCoEngine, DDPEngine):
         for key in ("fragments", "delay_steps", "sync_warmup_fraction"):
             if config.settings.get(key):
                 raise ConfigError(f"settings.{key} is not for the engine adaptive: it decides itself when ranks meet")
+        if config.optimizer == "adamw8bit":
+            raise ConfigError("the engine adaptive averages states of optimizers, which adamw8bit quantizes: use adamw")
         if config.mode == "local_sgd":
             self.interval = max(2, config.sync_interval_steps)
         self._own_square: Any = None
@@ -111,11 +113,20 @@ class AdaptiveEngine(DiLoCoEngine, DDPEngine):
             self._equal_optimizers()
 
     def _equal_optimizers(self) -> None:
-        """Average the optimizers' states over ranks, which took different steps since they last were equal."""
-        states = [s for p in self.parameters for s in self.optimizer.state.get(p, {}).values()]
-        real = [s for s in states if torch.is_tensor(s) and s.is_floating_point()]
-        if real:
-            write_back(self.begin_mean(flatten(real), [1 / self.context.world_size] * self.context.world_size)(), real)
+        """Average the optimizers' states over ranks, which took different steps since they last were equal.
+
+        Of the scales of fp16 losses the smallest: gradients are added up scaled.
+        """
+        own = getattr(self.optimizer, "optimizers", [self.optimizer])
+        states = [s for o in own for p in self.parameters for s in o.state.get(p, {}).values()]
+        # single numbers count steps, which all ranks did alike
+        moments = [s for s in states if torch.is_tensor(s) and s.is_floating_point() and s.numel() > 1]
+        if moments:
+            flat = flatten(moments)
+            dist.all_reduce(flat, group=self._exchange_group)
+            write_back(flat / self.context.world_size, moments)
+        scales = self.context.gather(torch.tensor([self.scaler.scale], dtype=torch.float64))
+        self.scaler.load_state_dict(self.scaler.state_dict() | {"scale": float(scales.min()), "quiet_steps": 0})
 
     def after_report(self, loop: Any, tables: torch.Tensor) -> None:
         """Look at a window of steps and go on in another way where it says so."""

@@ -127,3 +127,10 @@ def test_warm_up_is_a_quarter_percent_within_bounds(steps, expected):
 def test_checkpoints_come_about_every_half_hour(seconds, steps, expected):
     interval = Interval(low=seconds, likely=seconds, high=seconds)
     assert checkpoint_interval_steps(predicted(step_seconds=interval, run_steps=steps)) == expected
+
+
+def test_states_that_cannot_be_averaged_are_refused():
+    plan = EXAMPLES["ddp_cpu"]
+    workload = plan.workload.model_copy(update={"optimizer": "adamw8bit"})
+    with pytest.raises(EmitError, match="adamw8bit quantizes"):
+        train_config(plan.model_copy(update={"adaptive": True, "workload": workload}))
