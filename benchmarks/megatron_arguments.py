@@ -54,6 +54,7 @@ def main() -> None:
 
         typing.override = typing_extensions.override  # type: ignore[attr-defined]
     sys.path.insert(0, str(chosen.clone))
+    import torch
     from megatron.core import package_info
     from megatron.training import arguments
 
@@ -65,6 +66,7 @@ def main() -> None:
         return
     os.environ["WORLD_SIZE"] = str(chosen.world_size)
     arguments.get_device_arch_version = lambda: 9
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
     given = parser.parse_args([*words(chosen.arguments), "--mock-data", "--tokenizer-type", "NullTokenizer"])
     given.rank, given.world_size = 0, chosen.world_size
     validated = arguments.validate_args(given)
