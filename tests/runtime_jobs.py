@@ -45,7 +45,11 @@ def run_jobs(folder: Path, jobs: list[dict[str, Any]]) -> None:
         if not bundle.exists():
             make_config(bundle, **(BASE | changes))
         job["bundle"] = str(bundle)
-        job["arguments"] = ["--steps", str(job.pop("steps", STEPS)), *job.pop("options", [])]
+        job["arguments"] = [
+            "--steps",
+            str(job.pop("steps", STEPS if "script" not in job else 20)),
+            *job.pop("options", []),
+        ]
         job.setdefault("program", "ragged")
     path = folder / "jobs.json"
     path.write_text(json.dumps(jobs))

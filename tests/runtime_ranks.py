@@ -2,10 +2,11 @@
 
     python runtime_ranks.py FILE
 
-FILE: JSON list of jobs {"bundle", "arguments", "ranks", "program", "events", "limit_file_bytes"}; the exit codes of
-the ranks go to codes.json in each bundle, what they print to rank-N.log. Events happen one after the other, each when
-the log has so many ``steps``, or ``text`` was printed by rank ``log``, or ``seconds`` after the last one: the ranks in
-``to`` (else all) get a ``signal``, or one more rank starts with the arguments ``join``.
+FILE: JSON list of jobs {"bundle", "arguments", "ranks", "program", "events", "limit_file_bytes", "script", "path"};
+exit codes of the ranks go to codes.json in each bundle, what they print to rank-N.log. Events happen one after the
+other, each when the log has so many ``steps``, or ``text`` was printed by rank ``log``, or ``seconds`` after the last
+one: the ranks in ``to`` (else all) get a ``signal``, or one more rank starts and joins (``join``). A ``script`` runs
+with the runtime below ``path`` in the place of a program.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import runtime_equal
 import torch.distributed as dist
 
+from stratadvisor.runtime import library
 from stratadvisor.runtime.program import main
 
 WAIT_SECONDS = 300
@@ -41,6 +43,11 @@ def rank_process(job: dict[str, Any], rank: int, port: str | None) -> int:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="True")
     if limit := job.get("limit_file_bytes"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    if "script" in job:
+        sys.path.insert(0, job["path"])
+        os.environ["STRATADVISOR_STEPS"] = job["arguments"][1]
+        library.run_script(Path(job["script"]), Path(job["bundle"]))
+        return 0
     build_model, build_data = runtime_equal.PROGRAMS[job.get("program", "default")]
     return main(build_model, build_data, Path(job["bundle"]), [str(a) for a in arguments])
 

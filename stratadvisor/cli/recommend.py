@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -95,6 +96,10 @@ def recommend(
         list[str] | None,
         typer.Option("--vs", help="Compare with this cluster: a file or [NODESx]COUNTxTYPE[@RATE]; may be repeated."),
     ] = None,
+    script: Annotated[
+        Path | None,
+        typer.Option("--script", help="Your own training script: launch and configuration for it (docs/runtime.md)."),
+    ] = None,
     adaptive: Annotated[
         bool, typer.Option("--adaptive", help="The program changes shares, batch and exchange with what it measures.")
     ] = False,
@@ -156,6 +161,7 @@ def recommend(
         note(said)
         workload = make_workload(shape)
     result = pipeline.recommend(profile, workload, overlays=overlays, strategy=strategy, adaptive=adaptive)
+    result = result if script is None else _for_script(result, script, output)
     targets = pipeline.choose_targets(result.plan, target, overlays=overlays)
     verdicts: tuple[tuple[str, str], ...] = ()
     if not no_write:
@@ -177,6 +183,17 @@ def recommend(
 
     show_plan(result.plan, bundle=None if no_write else output, verdicts=verdicts)
     _show_further(result, start, compared, explain)
+
+
+def _for_script(result: Recommendation, script: Path, output: Path) -> Recommendation:
+    """Return the recommendation for a training script of the user's own."""
+    from stratadvisor.cli.console import note
+    from stratadvisor.emit.own_script import with_script
+
+    plan, said = with_script(result.plan, script, output)
+    if said:
+        note(said)
+    return dataclasses.replace(result, plan=plan)
 
 
 def _show_further(result: Recommendation, start: Start | None, compared: Comparison | None, explain: bool) -> None:
