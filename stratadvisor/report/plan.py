@@ -76,7 +76,7 @@ def _answer(out: Console, plan: Plan) -> None:
     wrapped(out, f"plan       {plan.variant}", hang=11)
     for group in plan.groups:
         prefix = f"{group.node_class}: " if len(plan.groups) > 1 else ""
-        wrapped(out, f"batch      {prefix}{_batch(group)}", hang=11)
+        wrapped(out, f"batch      {prefix}{_batch(group, plan.parallelism.who_shares)}", hang=11)
     tokens = plan.batch.global_batch_size * plan.batch.sequence_length
     wrapped(
         out,
@@ -94,10 +94,10 @@ def _shape(plan: Plan) -> str:
     return f" ({model.num_layers} layers x {model.hidden_size} wide{moe})"
 
 
-def _batch(group: NodeGroup) -> str:
+def _batch(group: NodeGroup, whose: str) -> str:
     return (
         f"micro-batch {group.micro_batch_size} x {group.gradient_accumulation_steps} accumulation"
-        f" = {group.batch_per_device} sequences a device"
+        f" = {group.batch_per_device} sequences {whose}"
     )
 
 

@@ -56,7 +56,7 @@ def _plan_lead(plan: Plan) -> Html:
     devices = ", ".join(f"{g.num_nodes} x {g.devices_per_node} {g.device_name}" for g in plan.groups)
     batches = "; ".join(
         f"{g.node_class}: micro-batch {g.micro_batch_size} x {g.gradient_accumulation_steps}"
-        f" = {g.batch_per_device} a device"
+        f" = {g.batch_per_device} {plan.parallelism.who_shares}"
         for g in plan.groups
     )
     rows = (

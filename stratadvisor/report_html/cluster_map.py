@@ -171,17 +171,17 @@ def of_plan(plan: Plan) -> Figure:
     for group in plan.groups[:MAX_CLASSES]:
         label = svg.fits(f"{group.num_nodes} x {group.devices_per_node} {group.device_name}", 420, 13)
         body += [svg.box(8, y, WIDTH - 16, 50, fill=theme.LIT_GROUND.light, stroke=theme.LIT.light, thick=2)]
-        body += [svg.words(20, y + 21, label, bold=True, size=13), svg.words(20, y + 39, _share(group))]
+        body += [svg.words(20, y + 21, label, bold=True, size=13), svg.words(20, y + 39, _share(group, plan))]
         y += 60
     summary = "The devices that the plan uses; the profile is not given, so links and rates are unknown."
     title = "Cluster map"
     rows = tuple(
-        (g.node_class, f"{g.num_nodes} x {g.devices_per_node} {g.device_name}", _share(g)) for g in plan.groups
+        (g.node_class, f"{g.num_nodes} x {g.devices_per_node} {g.device_name}", _share(g, plan)) for g in plan.groups
     )
     drawing = wrap("map", title, summary, WIDTH, y, Html("".join(body)))
     table = Table(columns=("node class", "devices", "share"), rows=rows)
     return Figure(key="map", title=title, summary=summary, table=table, svg=drawing)
 
 
-def _share(group: NodeGroup) -> str:
-    return f"{group.batch_per_device} sequences a device in each step"
+def _share(group: NodeGroup, plan: Plan) -> str:
+    return f"{group.batch_per_device} sequences {plan.parallelism.who_shares} in each step"

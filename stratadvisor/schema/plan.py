@@ -77,6 +77,17 @@ class Parallelism(Document):
     sequence_parallel: bool = False
     """Whether tensor-parallel ranks also divide norms and residuals along the sequence."""
 
+    @property
+    def model_parallel_degree(self) -> int:
+        """Devices that work on the same sequences."""
+        return self.tensor_parallel_degree * self.pipeline_parallel_degree * self.context_parallel_degree
+
+    @property
+    def who_shares(self) -> str:
+        """Whose the shares of the batch are, in words: "a device", "for each 8 devices"."""
+        together = self.model_parallel_degree
+        return "a device" if together == 1 else f"for each {together} devices"
+
     @model_validator(mode="after")
     def _product(self) -> Parallelism:
         factors = (
@@ -114,7 +125,7 @@ class NodeGroup(Document):
     micro_batch_size: PositiveInt
     gradient_accumulation_steps: PositiveInt
     batch_per_device: PositiveInt
-    """Sequences per optimizer step on one device."""
+    """Sequences per optimizer step on one device, the same ones for devices that share layers."""
     hostnames: Many[str] = ()
     memory_terms_bytes: dict[str, float] = Field(default_factory=dict)
     memory_peak_bytes: Interval
@@ -268,12 +279,8 @@ class Plan(Document):
         devices = sum(g.num_nodes * g.devices_per_node for g in self.groups)
         if devices != self.parallelism.world_size:
             raise ValueError(f"the groups have {devices} devices, the world size is {self.parallelism.world_size}")
-        model_parallel = (
-            self.parallelism.tensor_parallel_degree
-            * self.parallelism.pipeline_parallel_degree
-            * self.parallelism.context_parallel_degree
-        )
-        batch = sum(g.num_nodes * g.devices_per_node * g.batch_per_device for g in self.groups) // model_parallel
+        taken = sum(g.num_nodes * g.devices_per_node * g.batch_per_device for g in self.groups)
+        batch = taken // self.parallelism.model_parallel_degree
         if batch != self.batch.global_batch_size:
             raise ValueError(f"the devices' shares sum to {batch}, the global batch is {self.batch.global_batch_size}")
         return self
