@@ -113,7 +113,8 @@ def lookup(name: str) -> DeviceSpec | None:
     if sized is None:
         return found
     found = _by_name().get(normalise(sized.group(1)))
-    if found is None or abs(found.memory_bytes / 2**30 / float(sized.group(2)) - 1) > _MEMORY_TOLERANCE:
+    stated = float(sized.group(2)) * 2**30
+    if found is None or abs(found.memory_bytes - stated) > _MEMORY_TOLERANCE * stated:
         return None
     return found
 

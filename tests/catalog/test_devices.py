@@ -90,3 +90,9 @@ def test_the_names_of_the_catalog_find_themselves() -> None:
         for name in (spec.key, *spec.names):
             assert devices.lookup(name) is spec
     assert set(devices.names()) >= set(devices.specs())
+
+
+def test_a_memory_of_nothing_is_not_the_devices() -> None:
+    assert devices.lookup("A10") is not None
+    assert devices.lookup("A10-00G") is None
+    assert devices.lookup("A10 0GB") is None
