@@ -32,6 +32,7 @@ class Loading:
 
     seconds: float
     processor_seconds: float
+    """Of them running, or waiting for a processor."""
     num_bytes: float
 
     @property
@@ -61,7 +62,7 @@ def measure(dataset: Any, num_samples: int, seed: int) -> Loading:
     """Load samples from all over the dataset for a moment and return their means."""
     draw = torch.Generator().manual_seed(seed)
     order = torch.randint(num_samples, (MEASURED_SAMPLES,), generator=draw).tolist()
-    wall, processor, size, count = time.perf_counter(), time.thread_time(), 0, 0
+    wall, processor, size, count = time.perf_counter(), _processor_seconds(), 0, 0
     for index in order:
         size += _bytes(dataset[index])
         count += 1
@@ -69,9 +70,19 @@ def measure(dataset: Any, num_samples: int, seed: int) -> Loading:
             break
     return Loading(
         seconds=(time.perf_counter() - wall) / count,
-        processor_seconds=(time.thread_time() - processor) / count,
+        processor_seconds=(_processor_seconds() - processor) / count,
         num_bytes=size / count,
     )
+
+
+def _processor_seconds() -> float:
+    """Return the time that this thread has run or wanted to: waiting for a processor is not waiting for storage."""
+    try:
+        with open("/proc/thread-self/schedstat", encoding="ascii") as stream:
+            queued = int(stream.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        queued = 0.0
+    return time.thread_time() + queued
 
 
 def _bytes(item: Any) -> int:
