@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stratadvisor.derive import (
     cluster_facts,
+    compression_facts,
     family_facts,
     host_facts,
     interconnect_facts,
@@ -41,6 +42,7 @@ AREAS: tuple[Area, ...] = (
     Area(precision_facts.SPECS, precision_facts.derive),
     Area(family_facts.SPECS, family_facts.derive),
     Area(synchronization_facts.SPECS, synchronization_facts.derive),
+    Area(compression_facts.SPECS, compression_facts.derive),
     Area(memory_facts.SPECS, memory_facts.derive),
     Area(model_parallel_facts.SPECS, model_parallel_facts.derive),
     Area(host_facts.SPECS, host_facts.derive),
