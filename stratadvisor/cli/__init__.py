@@ -10,6 +10,8 @@ from typing import Any
 
 INTERNAL_ERROR_EXIT = 70
 INTERRUPTED_EXIT = 130
+DISTRIBUTIONS = {"pynvml": "nvidia-ml-py", "yaml": "pyyaml", "vl_convert": "vl-convert-python"}
+"""What to install where a module is called otherwise."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -43,6 +45,15 @@ def run(arguments: list[str]) -> int:
         name = f"{error.filename}: " if error.filename else ""
         show_error(f"{name[-300:]}{error.strerror or error}", "")
         return 1
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "stratadvisor"):
+            return _fault(error)
+        show_error(
+            f"this command needs the package {package}, which is not installed for {sys.executable}",
+            f"install it there: {sys.executable} -m pip install {DISTRIBUTIONS.get(package, package)}",
+        )
+        return 1
     except Exception as error:  # the last line of defence: a person gets a sentence, not a traceback
         if hasattr(error, "format_message"):
             context = getattr(error, "ctx", None)
@@ -54,14 +65,20 @@ def run(arguments: list[str]) -> int:
         if type(error).__name__ == "Abort":
             show_error("aborted", "")
             return 1
-        if os.environ.get("STRATADVISOR_TRACEBACK"):
-            traceback.print_exc()
-        show_error(
-            f"a fault of stratadvisor itself: {type(error).__name__}: {error}",
-            "set STRATADVISOR_TRACEBACK=1, run it again and report what it prints",
-        )
-        return INTERNAL_ERROR_EXIT
+        return _fault(error)
     return result if isinstance(result, int) else 0
+
+
+def _fault(error: Exception) -> int:
+    from stratadvisor.cli.console import show_error
+
+    if os.environ.get("STRATADVISOR_TRACEBACK"):
+        traceback.print_exception(error)
+    show_error(
+        f"a fault of stratadvisor itself: {type(error).__name__}: {error}",
+        "set STRATADVISOR_TRACEBACK=1, run it again and report what it prints",
+    )
+    return INTERNAL_ERROR_EXIT
 
 
 def _usage_hints(context: Any) -> tuple[str, ...]:

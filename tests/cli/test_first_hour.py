@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -117,6 +119,20 @@ def test_vs_prints_a_table_and_leaves_a_comparison_that_report_draws(tmp_path, c
     assert [row[0] for row in figures["clusters-cost"]["rows"]] == [c["name"] for c in found if c["plan"]]
     assert run(["report", "b", "-o", "r.html"]) == 0
     assert 'id="clusters"' in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize(("module", "named"), [("psutil", "pip install psutil"), ("yaml", "pip install pyyaml")])
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(module, named, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)  # what an import then raises is ModuleNotFoundError
+
+    def fail() -> None:
+        __import__(module)
+
+    monkeypatch.setattr("stratadvisor.cli.app.command", lambda: SimpleNamespace(main=lambda **_: fail()))
+    assert run(["recommend"]) == 1
+    err = words(capsys)[1]
+    assert named in err
+    assert "fault of stratadvisor" not in err
 
 
 def test_on_a_narrow_terminal_nothing_is_wider_than_it(capsys, monkeypatch):
