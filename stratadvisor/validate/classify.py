@@ -17,6 +17,8 @@ from stratadvisor.validate.launch import Ended
 _PREFIX = r"^(?:\[(?:default)?\d*\]:)?\s*(?:\[rank(\d+)\]:\s*)?"
 _EXCEPTION = re.compile(_PREFIX + r"([A-Za-z_][\w.]*(?:Error|Exception)): (.*)$")
 _BARE = re.compile(_PREFIX + r"(MemoryError)\s*$")
+_REFUSAL = re.compile(r"^(?:\[(?:default)?\d*\]:)?\s*rank (\d+): error: (.+)$")
+"""How ``runtime.program`` says why it cannot go on."""
 _NATIVE = re.compile(r"(EADDRINUSE|no socket interface found|ifa != nullptr|Watchdog caught collective)")
 """Printed by C++ code without a Python exception line."""
 _TAIL_LINES = 12
@@ -45,7 +47,22 @@ def classify(ended: Ended, log: str, plan: Plan, *, memory_limit_bytes: float | 
                     fix=typed.fix(one, plan),
                     rank=one.rank,
                 )
-    return _by_signal(ended, log, plan, memory_limit_bytes)
+    return _refused(log) or _by_signal(ended, log, plan, memory_limit_bytes)
+
+
+def _refused(log: str) -> FailureCause | None:
+    """Return what the emitted program itself gave as the reason for ending; launchers then end the other ranks."""
+    for line in log.splitlines():
+        match = _REFUSAL.match(line[:4000])
+        if match is not None and not match[2].startswith("another process of this run"):
+            return FailureCause(
+                kind="bad_config",
+                summary=f"the training program ended: {match[2][:_MAX_LINE]}",
+                evidence=_around(log, line),
+                fix="correct what it names, or write the bundle again with recommend --force",
+                rank=int(match[1]),
+            )
+    return None
 
 
 def _raised(log: str) -> list[Raised]:

@@ -93,6 +93,21 @@ def test_the_rank_that_raised_is_named():
     assert cause.rank == 3
 
 
+def test_what_the_program_itself_says_goes_before_the_signal_that_ended_the_others():
+    log = (
+        "rank 1: error: /b/train_config.json: model has the unknown key 'colour'\n"
+        "W1201 torch/distributed/elastic: Sending process 10399 closing signal SIGTERM\n"
+        "  exitcode  : -15 (pid: 7)\n"
+    )
+    cause = classify(ended(), log, small_plan())
+    assert (cause.kind, cause.rank) == ("bad_config", 1)
+    assert "unknown key 'colour'" in cause.summary
+    lost = (
+        "rank 0: error: another process of this run ended or cannot be reached (x); the one that ended first says why\n"
+    )
+    assert classify(ended(code=-15), lost, small_plan()).kind == "rank_died"
+
+
 def test_the_word_error_alone_decides_nothing():
     log = "INFO error rate 0.0, no errors so far\nerror_callback registered\nall fine: error=None\n"
     cause = classify(ended(code=3), log, small_plan())
