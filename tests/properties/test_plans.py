@@ -7,7 +7,7 @@ import math
 import re
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from stratadvisor import pipeline, store
@@ -55,7 +55,11 @@ def intervals(value: object) -> list[dict]:
     return [found for item in value for found in intervals(item)] if isinstance(value, list) else []
 
 
+LARGE = pipeline.make_workload(pipeline.resolve_model(model_size="70B", model=None), global_batch_size=64)
+
+
 @given(places, workloads)
+@example(("4x8xA100-80GB", "10Gb/s"), LARGE)  # layers are divided
 @some
 def test_batches_add_up_and_degrees_multiply_in_plan_and_files(where, workload):
     plan = plan_of(profile_of(*where), workload)
@@ -71,10 +75,21 @@ def test_batches_add_up_and_degrees_multiply_in_plan_and_files(where, workload):
     )
     assert degrees.world_size == sum(g.num_nodes * g.devices_per_node for g in plan.groups)
     files = {f.path: f.content for f in render_bundle(plan, profile_of(*where))}
+    if plan.target == "megatron":
+        lines = [line.split() for line in files["arguments.txt"].splitlines()]
+        told = {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit()}
+        names = ("tensor-model", "pipeline-model", "context")
+        together = math.prod(told[f"--{name}-parallel-size"] for name in names)
+        data, odd = divmod(degrees.world_size, together)
+        assert odd == 0
+        assert told["--global-batch-size"] == plan.batch.global_batch_size
+        assert told["--global-batch-size"] % (told["--micro-batch-size"] * data) == 0
+        return
     config = json.loads(files["train_config.json"])
     # the identity of the emitted file itself, not of the plan it came from
     devices = [(g["num_nodes"] * g["devices_per_node"], g) for g in config["groups"]]
-    assert config["global_batch_size"] == sum(n * g["batch_per_device"] for n, g in devices)
+    together = config.get("tensor_parallel_degree", 1)
+    assert config["global_batch_size"] == sum(n * g["batch_per_device"] for n, g in devices) // together
     for _, g in devices:
         # a smaller share leaves slots empty: ranks that divide parameters take equally many micro-batches
         assert g["batch_per_device"] <= g["micro_batch_size"] * g["gradient_accumulation_steps"]
