@@ -136,6 +136,23 @@ def probe_hosts(
     )
 
 
+def probe_ray(
+    address: str,
+    *,
+    only: tuple[str, ...] = (),
+    skip: tuple[str, ...] = (),
+    quick: bool = False,
+    time_limit_seconds: float = 60.0,
+    progress: Progress | None = None,
+) -> ClusterProfile:
+    """Return the profile of the nodes of a running Ray cluster."""
+    from stratadvisor.probe import ray_start
+
+    return ray_start.probe_ray(
+        address, only=only, skip=skip, quick=quick, time_limit_seconds=time_limit_seconds, progress=progress
+    )
+
+
 def merge_profiles(paths: tuple[Path, ...]) -> ClusterProfile:
     """Return one profile of the nodes in several files."""
     from stratadvisor.probe import merge

@@ -35,6 +35,10 @@ def probe(
     remote_python: Annotated[
         str, typer.Option("--remote-python", help="Interpreter on --hosts that has stratadvisor.")
     ] = "python3",
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", help="Probe the nodes of this running Ray cluster instead: auto or its address."),
+    ] = None,
     time_limit: Annotated[float, typer.Option("--time-limit", min=5, max=3600, help="Seconds in all.")] = 60.0,
 ) -> None:
     """Measure this machine."""
@@ -45,13 +49,23 @@ def probe(
         raise UsageError(f"{output.parent} is not a directory", hint="create it first, or name another --output")
     if output.is_dir():
         raise UsageError(f"{output} is a directory", hint="name a file, for example --output cluster.json")
-    if merge and hosts is not None:
-        raise UsageError("--merge and --hosts both say where profiles come from", hint="give one of them")
+    given = [name for name, value in (("--merge", merge), ("--hosts", hosts), ("--ray", ray)) if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} both say where profiles come from", hint="give one of them")
     if merge:
         found: ClusterProfile | None = pipeline.merge_profiles(tuple(merge))
+    elif storage is not None and (hosts is not None or ray is not None):
+        raise UsageError("--storage names a directory of this machine", hint="leave it out with --hosts and --ray")
+    elif ray is not None:
+        found = pipeline.probe_ray(
+            ray,
+            only=tuple(only or ()),
+            skip=tuple(skip or ()),
+            quick=quick,
+            time_limit_seconds=time_limit,
+            progress=progress_line(),
+        )
     elif hosts is not None:
-        if storage is not None:
-            raise UsageError("--storage names a directory of this machine", hint="leave it out with --hosts")
         found = pipeline.probe_hosts(
             hosts,
             ssh=ssh,

@@ -88,8 +88,11 @@ def rates(links: Iterable[Link]) -> dict[Pair, float]:
     """Return the rate of every direction (from, to) that was measured: the best of several times."""
     found: dict[Pair, float] = {}
     for link in links:
-        for way, rate in (((link.a, link.b), link.forward), ((link.b, link.a), link.backward)):
-            found[way] = max(rate, found.get(way, 0.0))
+        way, back = (link.a, link.b), (link.b, link.a)
+        if link.forward > found.get(way, 0.0):
+            found[way] = link.forward
+        if link.backward > found.get(back, 0.0):
+            found[back] = link.backward
     return found
 
 
@@ -97,14 +100,12 @@ def reaches(by_way: Mapping[Pair, float]) -> dict[int, Reach]:
     """Return the best of every node."""
     sends: dict[int, float] = defaultdict(float)
     receives: dict[int, float] = defaultdict(float)
-    partners: dict[int, set[int]] = defaultdict(set)
+    partners: dict[int, int] = defaultdict(int)
     for (source, target), rate in by_way.items():
         sends[source] = max(sends[source], rate)
         receives[target] = max(receives[target], rate)
-        partners[source].add(target)
-    return {
-        rank: Reach(sends=sends[rank], receives=receives[rank], num_partners=len(partners[rank])) for rank in partners
-    }
+        partners[source] += 1
+    return {rank: Reach(sends=sends[rank], receives=receives[rank], num_partners=partners[rank]) for rank in partners}
 
 
 def diagnose(links: Sequence[Link], planned: Sequence[int] = ()) -> Diagnosis:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from stratadvisor.probe.merge import merge_profiles
 from stratadvisor.probe.nodes.conductor import Found
 from stratadvisor.probe.nodes.diagnosis import Diagnosis, diagnose
 from stratadvisor.probe.nodes.measured import Link
-from stratadvisor.probe.nodes.verdicts import link_verdicts, lost_verdicts
+from stratadvisor.probe.nodes.verdicts import link_verdicts, lost_verdicts, used_interfaces
 from stratadvisor.schema.base import Reading, measured
 from stratadvisor.schema.profile import (
     ClusterProfile,
@@ -41,7 +40,7 @@ def cluster_profile(found: Found) -> ClusterProfile:
     profiles, verdicts = distinct([found.profiles[rank] for rank in sorted(found.profiles)], sorted(found.profiles))
     nodes = dict(zip(sorted(found.profiles), (profile.nodes[0] for profile in profiles), strict=True))
     names = {rank: _name(rank, nodes, found) for rank in {*nodes, *found.lost, *found.hellos}}
-    used = _interfaces(found.links)
+    used = used_interfaces(found)
     profiles = [
         profile.model_copy(update={"nodes": (_with_network(nodes[rank], rank, diagnosis, used),)})
         for rank, profile in zip(sorted(found.profiles), profiles, strict=True)
@@ -93,15 +92,6 @@ def _name(rank: int, nodes: Mapping[int, NodeProfile], found: Found) -> str:
     if rank in found.hellos and rank not in found.labels:
         return found.hellos[rank].hostname
     return found.labels.get(rank, f"node {rank}")
-
-
-def _interfaces(links: Sequence[Link]) -> dict[int, str]:
-    """Return the interface that carried most of a node's transfers."""
-    seen: dict[int, list[str]] = {}
-    for link in links:
-        for rank, interface in zip(link.ends, link.interfaces, strict=True):
-            seen.setdefault(rank, []).extend([interface] if interface else [])
-    return {rank: statistics.mode(names) for rank, names in seen.items() if names}
 
 
 def _with_network(node: NodeProfile, rank: int, diagnosis: Diagnosis, used: Mapping[int, str]) -> NodeProfile:

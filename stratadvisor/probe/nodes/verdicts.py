@@ -40,7 +40,7 @@ def link_verdicts(
     found: Found, diagnosis: Diagnosis, names: Mapping[int, str], nodes: Mapping[int, NodeProfile]
 ) -> list[Verdict]:
     """Return what there is to say about the network, the worst first."""
-    stated, used = _stated(found), _used(found)
+    stated, used = _stated(found), used_interfaces(found)
     verdicts = [_slow_node(node, names, stated, used, diagnosis) for node in diagnosis.nodes]
     verdicts += [_slow_way_out(way, names) for way in diagnosis.ways_out]
     verdicts += [_slow_link(link, names) for link in diagnosis.links]
@@ -59,16 +59,21 @@ def link_verdicts(
 
 
 def _stated(found: Found) -> dict[int, float]:
-    return {
-        rank: rate
-        for link in found.links
-        for rank, rate in zip(link.ends, link.stated, strict=True)
-        if rate is not None
-    }
+    rates: dict[int, float] = {}
+    for link in found.links:
+        if link.stated[0] is not None:
+            rates[link.a] = link.stated[0]
+        if link.stated[1] is not None:
+            rates[link.b] = link.stated[1]
+    return rates
 
 
-def _used(found: Found) -> dict[int, str]:
-    return {rank: name for link in found.links for rank, name in zip(link.ends, link.interfaces, strict=True) if name}
+def used_interfaces(found: Found) -> dict[int, str]:
+    """Return the interface that carried the last transfer of each node."""
+    names: dict[int, str] = {}
+    for link in found.links:
+        names[link.a], names[link.b] = link.interfaces
+    return {rank: name for rank, name in names.items() if name}
 
 
 def _level(share: float) -> str:
