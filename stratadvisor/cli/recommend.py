@@ -115,7 +115,7 @@ def recommend(
     """Decide how to train a model on a cluster."""
     from stratadvisor import pipeline, store, usual_model
     from stratadvisor.cli.at_hand import cluster_at_hand
-    from stratadvisor.cli.console import echo_json, note
+    from stratadvisor.cli.console import echo_json, note, progress_line
     from stratadvisor.cli.versus import read_others, versus
 
     overlays = pipeline.overlay_folders(tuple(overlay or ()))
@@ -157,7 +157,7 @@ def recommend(
     if profile is None:
         profile, cluster = cluster_at_hand()
     if shape is None:
-        shape, said = usual_model.largest_usual_model(profile, make_workload)
+        shape, said = usual_model.largest_usual_model(profile, make_workload, progress_line())
         note(said)
         workload = make_workload(shape)
     result = pipeline.recommend(profile, workload, overlays=overlays, strategy=strategy, adaptive=adaptive)
