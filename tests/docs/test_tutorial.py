@@ -13,12 +13,13 @@ from docs_pages import ROOT, blocks, commands, text_of
 
 
 @pytest.mark.process
+@pytest.mark.timeout(1500)
 def test_the_tutorial_works_as_printed(tmp_path):
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     printed: dict[str, str] = {}
     lines = [words for body in blocks(text_of(ROOT / "docs" / "tutorial.md"), "console") for words in commands(body)]
     for words in lines:
-        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500)
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
         printed[" ".join(words[:2])] = done.stdout
     assert [w[1] for w in lines[:3]] == ["probe", "recommend", "explain"]
@@ -33,4 +34,4 @@ def test_the_tutorial_works_as_printed(tmp_path):
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert (tmp_path / "bigger" / "comparison.json").is_file()
     metrics = (tmp_path / "stratadvisor-bundle" / "run" / "metrics.jsonl").read_text()
-    assert metrics.count('"event": "step"') >= 20
+    assert metrics.count('"event": "step"') >= 10
