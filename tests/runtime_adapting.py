@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stratadvisor.runtime import adaptive, adaptive_engine, data, loop, model
+from stratadvisor.runtime import adaptive, adaptive_engine, data, model
 from stratadvisor.runtime.adaptive import Change, Limits, Regime, Window
 from stratadvisor.runtime.program import main
 
@@ -60,6 +60,7 @@ if __name__ == "__main__":
     code = main(slowed, data.token_dataset, Path(sys.argv[1]), ["--steps", "40"])
     if code:
         sys.exit(code)
-    loop.REPORT_SECONDS = 0.0  # every step is reported alone, so that windows have a known number of steps
+    # every step is reported alone, so that windows have a known number of steps
+    adaptive_engine.AdaptiveEngine.report_seconds = 0.0
     adaptive_engine.Controller = Scripted  # type: ignore[misc, assignment]
     sys.exit(main(model.build, data.token_dataset, Path(sys.argv[2]), ["--steps", "60"]))

@@ -1,7 +1,7 @@
 """What to change while training, from measured times: decisions only, made alike on every rank from the same figures.
 
-Nothing is decided on one look: a proposal must come back in ``PATIENCE`` windows, and the limits for going somewhere
-and for coming back lie apart, so that noise changes nothing and every change can be undone.
+Nothing is decided on one look: a proposal must come back in several windows in a row, and the limits for going
+somewhere and for coming back lie apart, so that noise changes nothing and every change can be undone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from dataclasses import dataclass, replace
 
 PATIENCE = 3
 """Windows in a row that must propose the same."""
+URGENT_PATIENCE = 2
+"""The same where the figures are far beyond the limit."""
+URGENT_FACTOR = 1.5
+"""Far beyond: this many times the share from which ranks meet less often, or the gain from which shares change."""
 SETTLING = 1
 """Windows that are not looked at after a change."""
 BALANCE_GAIN = 1.15
@@ -75,6 +79,8 @@ class Change:
     """Proposals of one kind are the same for ``PATIENCE``."""
     regime: Regime
     reason: str
+    urgent: bool = False
+    """Whether the figures are far beyond the limit."""
 
 
 def divided(total: int, weights: Sequence[float]) -> tuple[int, ...]:
@@ -106,6 +112,7 @@ def rebalance(regime: Regime, window: Window) -> Change | None:
     slowest = window.own_seconds.index(now)
     return Change(
         kind=f"balance:{slowest}",
+        urgent=now >= URGENT_FACTOR * BALANCE_GAIN * after,
         regime=replace(regime, shares=found),
         reason=(
             f"rank {slowest} needs {now:.3g} s, the fastest {min(window.own_seconds):.3g} s:"
@@ -149,7 +156,7 @@ def _meet_less(regime: Regime, window: Window, limits: Limits, share: float, fac
             regime, shares=tuple(times * s for s in regime.shares), accumulation=times * regime.accumulation
         )
         reason = f"{waits}, the critical batch is {critical:.0f}: batch {batch} -> {batch * times}"
-        return Change(kind="batch up", regime=larger, reason=reason)
+        return Change(kind="batch up", regime=larger, reason=reason, urgent=share > URGENT_FACTOR * LEAVE_SHARE)
     wanted = max(2, min(limits.max_interval_steps, math.ceil(factor)))
     known = "is not known" if critical is None else f"is {critical:.0f}"
     local = replace(
@@ -159,7 +166,7 @@ def _meet_less(regime: Regime, window: Window, limits: Limits, share: float, fac
         shares=_shrunk(regime.shares, regime.accumulation),
     )
     reason = f"{waits}, the critical batch {known} and the batch {batch}: local steps, meeting every {wanted}"
-    return Change(kind="local", regime=local, reason=reason)
+    return Change(kind="local", regime=local, reason=reason, urgent=share > URGENT_FACTOR * LEAVE_SHARE)
 
 
 def _smaller_batch(regime: Regime, window: Window, share_at_half: float) -> Change | None:
@@ -207,7 +214,7 @@ class Controller:
         if proposal is None:
             return None
         self._streak.append(window)
-        if len(self._streak) < PATIENCE:
+        if len(self._streak) < (URGENT_PATIENCE if proposal.urgent else PATIENCE):
             return None
         doubted = proposal.kind.startswith("balance") and rebalance(self.regime, _cautious(self._streak)) is None
         decided = None if doubted else self._propose(_mean(self._streak))

@@ -39,6 +39,7 @@ class AdaptiveEngine(DiLoCoEngine, DDPEngine):
 
     interval = 0
     counts_samples = True
+    report_seconds = 0.3  # what is seen late is changed late
 
     def __init__(self, config: TrainConfig, context: Context, model: nn.Module) -> None:
         for key in ("fragments", "delay_steps", "sync_warmup_fraction"):

@@ -51,6 +51,8 @@ class Engine:
     """Steps between exchanges of replicas that run on their own; 0 when all ranks step together."""
     rate_factor = 1.0
     """Learning rate over the schedule's: above 1 while the batch is larger than the plan's."""
+    report_seconds = 1.0
+    """Steps are reported together for about this long."""
     counts_samples = False
     """Whether the schedule and the end go by samples, in steps of the plan's batch, instead of steps."""
     meets_early = True

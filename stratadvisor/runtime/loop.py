@@ -125,14 +125,13 @@ class _Record:
 FIRST_REPORTS = 4
 """Steps that are reported one by one: the first ones say little of those that follow."""
 LOADER_FIELDS = ("step_seconds", "data_wait_seconds")
-REPORT_SECONDS = 1.0
 MAX_REPORTED_TOGETHER = 256
 
 
-def reported_together(step_seconds: torch.Tensor) -> int:
-    """Return how many steps make about a second, from their times (ranks x steps), known to all ranks alike."""
+def reported_together(step_seconds: torch.Tensor, report_seconds: float) -> int:
+    """Return how many steps make about that time, from theirs (ranks x steps), known to all ranks alike."""
     typical = float(step_seconds.max(dim=0).values.mean())
-    return max(1, min(MAX_REPORTED_TOGETHER, int(REPORT_SECONDS / max(typical, 1e-6))))
+    return max(1, min(MAX_REPORTED_TOGETHER, int(report_seconds / max(typical, 1e-6))))
 
 
 class Loop:
@@ -279,7 +278,8 @@ class Loop:
             event = step_event(record.step, tables[:, index], record.learning_rate, self.context.global_batch_size)
             self.telemetry.step(event)
         if records[-1].step > FIRST_REPORTS:
-            self.report_every = reported_together(tables[:, :, FIELDS.index("step_seconds")])
+            seconds = tables[:, :, FIELDS.index("step_seconds")]
+            self.report_every = reported_together(seconds, self.engine.report_seconds)
         stopped = bool(tables[:, :, -1].any())
         if keep and not stopped:
             self._consider_loader(tables)

@@ -12,6 +12,7 @@ import torch
 from stratadvisor.runtime.adaptive import (
     PATIENCE,
     SETTLING,
+    URGENT_PATIENCE,
     Change,
     Controller,
     Limits,
@@ -88,6 +89,13 @@ def test_a_fixed_part_of_the_time_is_learnt_by_trying_again() -> None:
     assert max(own) < 1.15 * min(own)
 
 
+@pytest.mark.parametrize(("slow", "patience"), [(1.6, PATIENCE), (4.0, URGENT_PATIENCE)])
+def test_a_large_difference_is_believed_sooner(slow: float, patience: int) -> None:
+    controller = Controller(EVEN, SOME)
+    answers = [controller.observe(seen([1.0, slow])) for _ in range(SETTLING + patience)]
+    assert [answer is not None for answer in answers] == [False] * (SETTLING + patience - 1) + [True]
+
+
 @pytest.mark.parametrize("speeds", [[8.0, 8.0], [8.0, 7.5]])
 def test_noise_moves_no_samples(speeds: list[float]) -> None:
     assert play(Controller(EVEN, SOME), cluster(speeds, noise=0.2), 2000) == []
@@ -97,7 +105,7 @@ def test_one_slow_window_is_not_enough() -> None:
     controller = Controller(EVEN, SOME)
     slow, usual = seen([1.0, 3.0]), seen([1.0, 1.0])
     for _ in range(20):
-        for measured in (*[slow] * (PATIENCE - 1), usual):
+        for measured in (*[slow] * (URGENT_PATIENCE - 1), usual):
             assert controller.observe(measured) is None
 
 

@@ -116,6 +116,7 @@ def test_the_peak_of_the_process_is_at_least_what_it_uses_now() -> None:
 
 def test_short_steps_are_reported_together_about_once_a_second() -> None:
     times = torch.tensor([[0.1, 0.2], [0.3, 0.1]])  # the slowest rank counts: 0.3 s and 0.2 s
-    assert reported_together(times) == 4
-    assert reported_together(torch.tensor([[5.0]])) == 1
-    assert reported_together(torch.tensor([[1e-9]])) == MAX_REPORTED_TOGETHER
+    assert reported_together(times, 1.0) == 4
+    assert reported_together(times, 0.6) == 2
+    assert reported_together(torch.tensor([[5.0]]), 1.0) == 1
+    assert reported_together(torch.tensor([[1e-9]]), 1.0) == MAX_REPORTED_TOGETHER
