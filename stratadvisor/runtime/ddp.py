@@ -8,12 +8,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from .clock import Mark
 from .compression import CAST_TYPES, SignCompressor, sum_reduce
 from .config import ConfigError
 from .engine import Engine
+
+POWERSGD_RANK, POWERSGD_START_STEP = 2, 100
+"""Columns of the factors, and dense steps first where the length of the run is not known (arXiv:1905.13727 uses 1 to
+4; torch's documentation advises to start at about a tenth of the steps)."""
 
 
 class DDPEngine(Engine):
@@ -47,14 +52,29 @@ class DDPEngine(Engine):
             gradient_as_bucket_view=True,
         )
         self._signs = SignCompressor(self.group) if compression == "sign" else None
+        self._low_rank = self._powersgd() if compression == "powersgd" else None
         wrapped.register_comm_hook(None, self._reduce)
         return wrapped
+
+    def _powersgd(self) -> PowerSGDState:
+        """Return the state of torch's PowerSGD hook: low rank after a dense warm-up, which a resumed run repeats."""
+        settings = self.config.settings
+        start = int(settings.get("powersgd_start_step", self.config.total_steps // 10 or POWERSGD_START_STEP))
+        return PowerSGDState(
+            process_group=self.group,
+            matrix_approximation_rank=int(settings.get("powersgd_rank", POWERSGD_RANK)),
+            start_powerSGD_iter=max(2, start),
+        )
 
     def _reduce(self, _: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
         """Add up one bucket (the communication hook)."""
         if bucket.is_last():
             self._last_bucket_ready = self.clock.mark()
         self.before_sending(bucket.buffer())
+        if self._low_rank is not None:
+            ranks = dist.get_world_size(self.group)  # torch's hook returns the mean
+            mean = powerSGD_hook(self._low_rank, bucket)
+            return mean.then(lambda future: future.value().mul_(ranks))
         if self._signs is not None:
             return self._signs.reduce(bucket.index(), bucket.buffer())
         return sum_reduce(bucket.buffer(), self.group, CAST_TYPES[self.config.compression])

@@ -28,6 +28,9 @@ STREAMING = {
     "sync_interval_steps": 6,
     "settings": {"fragments": 3, "delay_steps": 1, "outer_learning_rate": 0.7, "outer_momentum": 0.5},
 }
+DENSE_STEPS = 6
+LARGER = {"engine": "ddp", "sequence_length": 32, "learning_rate": 0.3, "gradient_clip_norm": 0.0}
+LOW_RANK = {"compression": "powersgd", "settings": {"powersgd_rank": 4, "powersgd_start_step": DENSE_STEPS}}
 ONE_NODE = [group(devices_per_node=2, micro_batch_size=2, gradient_accumulation_steps=2, batch_per_device=4)]
 
 
@@ -43,6 +46,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"name": "late_bf16", "steps": STEPS, "config": LATE | {"compression": "bf16"}},
             {"name": "streaming", "steps": STEPS, "config": STREAMING},
             {"name": "streaming_int8", "steps": STEPS, "config": STREAMING | {"compression": "int8"}},
+            {"name": "dense", "steps": STEPS, "program": "default", "config": LARGER},
+            {"name": "low_rank", "steps": STEPS, "program": "default", "config": LARGER | LOW_RANK},
             {"name": "statistics", "steps": 6, "config": LATE, "program": "batch_norm"},
             {"name": "statistics", "steps": 12, "options": ["--resume"], "program": "batch_norm"},
             {"name": "stopped", "steps": 1_000_000, "config": together, "events": stop},
@@ -95,6 +100,16 @@ def test_pieces_of_the_model_are_exchanged_in_turn(runs: Path, name: str) -> Non
     # launched one step before they are due, applied after 2, 4 and 6 steps of every 6
     assert waits == list(range(1, STEPS + 1))
     assert losses(runs / name)[-1] < losses(runs / name)[0]
+
+
+def test_gradients_of_low_rank_train_like_dense_ones(runs: Path) -> None:
+    assert codes(runs / "low_rank") == [0, 0], output(runs / "low_rank")
+    dense, found = losses(runs / "dense"), losses(runs / "low_rank")
+    assert found[:DENSE_STEPS] == pytest.approx(dense[:DENSE_STEPS], abs=1e-4)
+    assert found != pytest.approx(dense, abs=1e-4)
+    fallen = dense[0] - dense[-1]
+    assert fallen > 0.5
+    assert found[0] - found[-1] > 0.5 * fallen  # half of each gradient, a mean for a sum say, would not get so far
 
 
 def test_running_statistics_are_shared(runs: Path) -> None:
