@@ -5,7 +5,7 @@
 Each size has one dead node, one stopped node, one slow interface, one slow pair of neighbours and one group of
 neighbours with a slow way out; the table says whether they were found. The planner, the conductor, the messages, the
 diagnosis, the merge and the planning are the real ones. The wire and the clock are simulated, except in the last three
-columns, which are seconds of this machine.
+columns, which are processor seconds of this machine.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ def main() -> None:
     for count in parser.parse_args().nodes:
         wanted = faults(count)
         network = SimulatedNetwork(count, document=text, faults=wanted, own_probe_seconds=OWN_PROBE_SECONDS)
-        begin = time.perf_counter()
+        begin = time.process_time()
         found = Conductor(network, count, LIMITS).run()
-        conducted = time.perf_counter()
+        conducted = time.process_time()
         profile = cluster_profile(found)
-        merged = time.perf_counter()
+        merged = time.process_time()
         planning_view(profile)
-        planned = time.perf_counter()
+        planned = time.process_time()
         print(
             f"| {count} | {len(plan_rounds(range(count)))} | {found.num_rounds} | {found.num_planned_pairs}"
             f" | {network.messages} | {network.control_bytes / 1e6:.1f} | {network.transferred_bytes / 1e12:.2f}"

@@ -13,6 +13,7 @@ from stratadvisor.schema.profile import ClusterProfile, DeviceProfile, NodeProfi
 from stratadvisor.units import format_bytes, format_flops, format_rate, format_seconds
 
 MAX_NODES_SHOWN = 8
+MAX_PAIRS_SHOWN = 10
 
 
 def show_profile(profile: ClusterProfile) -> None:
@@ -22,6 +23,7 @@ def show_profile(profile: ClusterProfile) -> None:
         _node(out, node)
     if len(profile.nodes) > MAX_NODES_SHOWN:
         wrapped(out, f"... and {len(profile.nodes) - MAX_NODES_SHOWN} more nodes (--json shows all)")
+    _node_pairs(out, profile)
     _collectives(out, profile)
     _findings(out, profile)
 
@@ -102,6 +104,22 @@ def _different(devices: tuple[DeviceProfile, ...]) -> list[DeviceProfile]:
 
 def _plain(value: float) -> str:
     return f"{value:g}"
+
+
+def _node_pairs(out: Console, profile: ClusterProfile) -> None:
+    """Print the links between nodes, the slowest first."""
+    if not profile.node_pairs:
+        return
+    out.print(heading("links between nodes (measured over TCP)"))
+    slowest = sorted(profile.node_pairs, key=lambda p: min(p.a_to_b_bytes_per_second, p.b_to_a_bytes_per_second))
+    for pair in slowest[:MAX_PAIRS_SHOWN]:
+        there, back = format_rate(pair.a_to_b_bytes_per_second), format_rate(pair.b_to_a_bytes_per_second)
+        interfaces = " and ".join(dict.fromkeys(name for name in (pair.interface_a, pair.interface_b) if name))
+        over = f", over {interfaces}" if interfaces else ""
+        latency = format_seconds(pair.latency_seconds)
+        wrapped(out, f"{pair.a} to {pair.b}: {there}, back {back}, latency {latency}{over}")
+    if len(slowest) > MAX_PAIRS_SHOWN:
+        wrapped(out, f"... and {len(slowest) - MAX_PAIRS_SHOWN} faster ones (--json shows all)")
 
 
 def _collectives(out: Console, profile: ClusterProfile) -> None:

@@ -12,7 +12,7 @@ from stratadvisor.report.trace import show_trace, show_why_not
 from stratadvisor.report.validation import show_validation
 from stratadvisor.schema.base import measured, unknown
 from stratadvisor.schema.plan import Alternative, ClauseResult, Decision, Flip, Interval
-from stratadvisor.schema.profile import ClusterProfile, DeviceProfile, NodeProfile, Observation, Verdict
+from stratadvisor.schema.profile import ClusterProfile, DeviceProfile, NodePair, NodeProfile, Observation, Verdict
 from stratadvisor.schema.validation import Comparison, FailureCause, RunConfigOutcome, ValidationResult
 from stratadvisor.units import format_bytes
 
@@ -109,6 +109,19 @@ def test_a_profile_shows_findings_and_reasons_for_absence(capsys):
     text = "\n".join(lines(capsys))
     for words in ("not looked at", "no driver", "storage timed out", "enlarge it", "unknown"):
         assert words in text
+
+
+def test_links_between_nodes_are_shown_slowest_first(capsys):
+    nodes = tuple(NodeProfile(hostname=name) for name in ("a", "b", "c"))
+    fast = {"a_to_b_bytes_per_second": 1.2e8, "b_to_a_bytes_per_second": 1.1e8, "latency_seconds": 2e-5}
+    pairs = (
+        NodePair(a="a", b="b", **fast, interface_a="eth0", interface_b="eth1"),
+        NodePair(a="a", b="c", a_to_b_bytes_per_second=1.2e7, b_to_a_bytes_per_second=1.2e8),
+    )
+    show_profile(ClusterProfile(nodes=nodes, node_pairs=pairs))
+    text = "\n".join(lines(capsys))
+    assert text.index("a to c: 12 MB/s, back 120 MB/s") < text.index("a to b: 120 MB/s, back 110 MB/s, latency 20 us")
+    assert "over eth0 and eth1" in text
 
 
 def result(**changes) -> ValidationResult:
