@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from runtime_bundle import events, group, losses, make_config
 
-from stratadvisor.runtime import data, model
+from stratadvisor.runtime import data, loader, model
 from stratadvisor.runtime.loader import (
     BATCHES_AHEAD,
     WAITING_WORKERS,
@@ -20,7 +19,6 @@ from stratadvisor.runtime.loader import (
     Room,
     advise,
     allowed_workers,
-    measure,
     needed_workers,
     room,
 )
@@ -71,36 +69,40 @@ def test_the_advice_says_what_is_needed_and_what_stops_it() -> None:
     assert advice(1e-6).reason.endswith("no loader workers are needed")
 
 
-class Asleep(torch.utils.data.Dataset[Any]):
+class Clocked(torch.utils.data.Dataset[Any]):
+    """Each sample moves a wall clock and a processor clock by known times."""
+
     fixed_tokens = True
 
-    def __init__(self, seconds: float, inner: Any) -> None:
-        self.seconds, self.inner = seconds, inner
+    def __init__(self, inner: Any, wall: float, processor: float) -> None:
+        self.inner, self.step, self.now = inner, (wall, processor), [0.0, 0.0]
 
     def __len__(self) -> int:
         return len(self.inner)
 
     def __getitem__(self, index: int) -> Any:
-        time.sleep(self.seconds)
+        self.now = [now + step for now, step in zip(self.now, self.step, strict=True)]
         return self.inner[index]
 
 
-class Busy(Asleep):
-    def __getitem__(self, index: int) -> Any:
-        until = time.thread_time() + self.seconds
-        while time.thread_time() < until:
-            pass
-        return self.inner[index]
+@pytest.mark.parametrize(("processor", "bound"), [(0.001, "storage"), (0.009, "processor")])
+def test_waiting_for_storage_and_computing_are_told_apart(
+    processor: float, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = Clocked(data.SyntheticTokens(256, 16, seed=1), 0.01, processor)
+    monkeypatch.setattr(loader.time, "perf_counter", lambda: dataset.now[0])
+    monkeypatch.setattr(loader, "_processor_seconds", lambda: dataset.now[1])
+    found = loader.measure(dataset, 100, seed=1)
+    assert found.seconds == pytest.approx(0.01)
+    assert found.processor_seconds == pytest.approx(processor)
+    assert found.bound == bound
+    assert found.num_bytes == 2 * 16 * 8  # inputs and labels in int64
 
 
-def test_waiting_for_storage_and_computing_are_told_apart() -> None:
-    inner = data.SyntheticTokens(256, 16, seed=1)
-    waits = measure(Asleep(0.05, inner), 100, seed=1)
-    assert waits.seconds >= 0.05
-    assert waits.bound == "storage"
-    assert waits.num_bytes == 2 * 16 * 8  # inputs and labels in int64
-    works = measure(Busy(0.02, inner), 100, seed=1)
-    assert works.processor_seconds >= 0.02
+def test_a_thread_that_computes_uses_processor_time() -> None:
+    before = loader._processor_seconds()
+    sum(range(200_000))
+    assert loader._processor_seconds() > before
 
 
 def test_the_room_of_a_rank_is_its_share_of_the_node() -> None:
@@ -113,15 +115,12 @@ def test_a_run_says_what_its_data_need_and_takes_it_when_asked(tmp_path: Path, m
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "STRATADVISOR_STEPS", "STRATADVISOR_RUN_DIR"):
         monkeypatch.delenv(name, raising=False)
 
-    def slow(config: Any, path: Any) -> Any:
-        return Asleep(0.02, data.token_dataset(config, path))
-
     told = {}
     for name, options in (("advised", []), ("taken", ["--tune-loader"])):
         bundle = make_config(tmp_path / name, engine="single", groups=[group(devices_per_node=1)])
-        assert main(model.build, slow, bundle, ["--steps", "8", *options]) == 0
+        assert main(model.build, data.token_dataset, bundle, ["--steps", "8", *options]) == 0
         (event,) = events(bundle, "loader")
-        assert "(storage-bound)" in event["reason"]
+        assert "-bound)" in event["reason"]
         told[name] = losses(bundle)
     assert told["advised"] == pytest.approx(told["taken"])  # the same samples in the same order
     assert json.loads((tmp_path / "taken" / "train_config.json").read_text()).get("data_loader_workers") is None
