@@ -7,6 +7,7 @@ import pytest
 from stratadvisor.emit.manifest import available_targets, check_relative, load_manifest
 from stratadvisor.emit.train_config import ENGINES
 from stratadvisor.errors import EmitError
+from stratadvisor.strategies import STRATEGIES
 
 GOOD = """
 summary = "a target"
@@ -28,17 +29,19 @@ def overlay(root: Path, name: str, text: str) -> Path:
     return root
 
 
-WHOLE = ("async", "deepspeed", "torchrun")
+WHOLE = ("async", "deepspeed", "flower", "megatron", "torchrun")
 """Targets that make a bundle; all others lie beside one."""
 
 
-def test_three_shipped_targets_make_a_bundle():
+def test_five_shipped_targets_make_a_bundle():
     assert tuple(t for t in available_targets() if load_manifest(t).role == "bundle") == WHOLE
 
 
-def test_every_strategy_with_a_training_engine_has_exactly_one_shipped_target_that_makes_its_bundle():
-    named = [strategy for target in WHOLE for strategy in load_manifest(target).strategies]
-    assert sorted(named) == sorted(ENGINES)
+def test_the_target_of_every_strategy_makes_its_bundle():
+    assert set(STRATEGIES) == set(ENGINES)
+    for name, strategy in STRATEGIES.items():
+        assert strategy.target in WHOLE, name
+        assert name in load_manifest(strategy.target).strategies
 
 
 def test_every_target_beside_a_bundle_knows_each_strategy_or_says_why_not():
