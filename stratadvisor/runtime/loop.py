@@ -57,6 +57,8 @@ class Options:
 STOP_NAME = "stop"
 """A file of this name in the run directory asks for the end too: a way that no launcher takes for a failure."""
 STOP_CHECK_SECONDS = 0.5
+STOP_ASK_SECONDS, STOP_ASK_SHARE = 1.0, 0.02
+"""Least time between two questions whether another rank was asked to stop, and their largest share of the time."""
 END_NAME = "ended.json"
 """Written when all went as it should; a launcher calls every end by a signal a failure."""
 
@@ -165,6 +167,7 @@ class Loop:
         self.loader_considered = False
         self.tokens_since_exchange = 0
         self.steps_since_checkpoint = self.steps_since_try = 0
+        self._ask_again = 0.0
 
     def steps(self) -> Iterator[Done]:
         """Train to the last step or until asked to stop, yielding after every step; ``reason`` says why it ended."""
@@ -286,6 +289,20 @@ class Loop:
             self.engine.after_report(self, tables)
         return stopped
 
+    def _stop_announced(self) -> bool:
+        """Return whether any rank was asked to stop, as it was known at most about a second ago.
+
+        Asking is a round trip to the store's host: between distant nodes as long as a step, which replicas that meet
+        rarely are there to avoid.
+        """
+        begin = time.monotonic()
+        if begin < self._ask_again:
+            return False
+        announced = self.context.stop_announced()
+        seconds = time.monotonic() - begin
+        self._ask_again = begin + max(STOP_ASK_SECONDS, seconds / STOP_ASK_SHARE)
+        return announced
+
     def _exchange_and_report(self) -> bool:
         """Let replicas meet when their interval is over, the run ends, or any rank was asked to stop.
 
@@ -295,7 +312,7 @@ class Loop:
         if self.stop.raised:
             self.context.announce_stop()
         due = len(self.records) >= self.engine.exchange_interval or self._finished()
-        if not due and not (self.engine.meets_early and self.context.stop_announced()):
+        if not due and not (self.engine.meets_early and self._stop_announced()):
             newest = self.records[-1]
             self.telemetry.alive(newest.step, lambda: float(newest.loss) / max(1, newest.tokens))
             return False
