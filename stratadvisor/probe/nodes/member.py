@@ -68,8 +68,8 @@ class SocketWire:
                 part = b""
             if not part:
                 raise ProbeError(
-                    f"the first node, at {self._where}, is gone: the nodes have nobody to report to",
-                    hint="look at its output; what it had gathered is in its file ending in .partial",
+                    f"the first node, at {self._where}, is gone, or has left this node out after a silence",
+                    hint="look at its output; what it had gathered is in its profile or its file ending in .partial",
                 )
             self._read += part
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -36,14 +37,16 @@ _TIMES = TypeAdapter(SweepTimes)
 
 def cluster_profile(found: Found) -> ClusterProfile:
     """Return one profile of all nodes that handed over theirs; who is lost is in the verdicts and observations."""
+    found = _without_lost(found)
+    ranks = sorted(found.profiles)
     diagnosis = diagnose(found.links, found.planned)
-    profiles, verdicts = distinct([found.profiles[rank] for rank in sorted(found.profiles)], sorted(found.profiles))
-    nodes = dict(zip(sorted(found.profiles), (profile.nodes[0] for profile in profiles), strict=True))
+    profiles, verdicts = distinct([found.profiles[rank] for rank in ranks], ranks)
+    nodes = dict(zip(ranks, (profile.nodes[0] for profile in profiles), strict=True))
     names = {rank: _name(rank, nodes, found) for rank in {*nodes, *found.lost, *found.hellos}}
     used = used_interfaces(found)
     profiles = [
         profile.model_copy(update={"nodes": (_with_network(nodes[rank], rank, diagnosis, used),)})
-        for rank, profile in zip(sorted(found.profiles), profiles, strict=True)
+        for rank, profile in zip(ranks, profiles, strict=True)
     ]
     merged = merge_profiles(profiles)
     sweeps = _sweeps(found, names)
@@ -60,6 +63,14 @@ def cluster_profile(found: Found) -> ClusterProfile:
             "verdicts": (*verdicts, *merged.verdicts),
         }
     )
+
+
+def _without_lost(found: Found) -> Found:
+    """Return what came together without the nodes that were lost later; all of it where every node was lost."""
+    kept = {rank: profile for rank, profile in found.profiles.items() if rank not in found.lost}
+    if not kept:
+        return found
+    return replace(found, profiles=kept, links=[link for link in found.links if link.a in kept and link.b in kept])
 
 
 def distinct(profiles: Sequence[ClusterProfile], ranks: Sequence[int]) -> tuple[list[ClusterProfile], list[Verdict]]:

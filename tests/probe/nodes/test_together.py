@@ -129,10 +129,12 @@ def test_bridges_that_every_node_has_are_told_from_networks() -> None:
 
 def test_who_was_lost_is_named_in_verdicts_and_observations() -> None:
     gathered = found(link(0, 1), lost={2: "while it measured itself: its process has ended", 3: "it did not come"})
-    del gathered.profiles[2]
+    gathered.links.append(link(0, 2, GIGABIT / 10))  # it was lost after it had handed over its profile
     gathered.labels = {3: "node4"}
     profile = cluster_profile(gathered)
     assert [node.hostname for node in profile.nodes] == ["h0", "h1"]
+    assert [(pair.a, pair.b) for pair in profile.node_pairs] == [("h0", "h1")]
+    assert not [v for v in profile.verdicts if "slow" in v.message]
     assert {v.subject for v in profile.verdicts if v.message.startswith("left out")} == {"h2", "node4"}
     assert {o.reason.partition(":")[0] for o in profile.observations if o.probe == "nodes"} == {"h2", "node4"}
 
