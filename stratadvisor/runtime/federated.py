@@ -80,7 +80,7 @@ class Client:
         self.engine = Engine(config, self.context, build_model(config))
         self.dataset: Dataset[Any] = build_data(config, place.data)
         if place.parts > 1:
-            size = len(self.dataset)  # type: ignore[arg-type]
+            size = len(self.dataset)
             self.dataset = Subset(self.dataset, range(place.part, size, place.parts))
         self.step = self.samples = 0
         kept = None if place.directory is None else place.directory / STATE_NAME
