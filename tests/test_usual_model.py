@@ -7,7 +7,7 @@ import pytest
 from stratadvisor import comparison, pipeline, usual_model
 from stratadvisor.errors import NoFeasiblePlanError
 
-CLUSTERS = ("1xT4", "8xA100-80GB", "8x8xH100-80GB@400Gb/s")
+CLUSTERS = ("1xT4", "8xA100-80GB")
 
 
 def longest_seconds(profile, size: str) -> float:
