@@ -40,7 +40,8 @@ def test_the_wheel_has_every_rule_template_and_the_type_marker(wheel):
     for kind in ("rules", "templates"):
         inside = {n.split(f"_bundled/{kind}/", 1)[1] for n in names if f"_bundled/{kind}/" in n}
         assert inside == data_files(kind)
-    assert "stratadvisor/py.typed" in names
+    assert {"stratadvisor/py.typed", "stratadvisor/__init__.pyi"} <= names
+    assert [n for n in names if n.endswith(".data/data/share/man/man1/stratadvisor.1")]
     assert not [n for n in names if n.startswith(("tests/", "benchmarks/"))]
 
 
