@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import runtime_equal
+import torch
+import torch._dynamo  # what optimizers and engines import late, once for all ranks: two seconds each
 import torch.distributed as dist
 
-from stratadvisor.runtime import library
+from stratadvisor.runtime import async_sgd, diloco, fsdp, hierarchical, library  # noqa: F401
 from stratadvisor.runtime.program import main
 
 WAIT_SECONDS = 300
@@ -46,6 +48,7 @@ def rank_process(job: dict[str, Any], rank: int, port: str | None) -> int:
     if "script" in job:
         sys.path.insert(0, job["path"])
         os.environ["STRATADVISOR_STEPS"] = job["arguments"][1]
+        torch.manual_seed(0)
         library.run_script(Path(job["script"]), Path(job["bundle"]))
         return 0
     build_model, build_data = runtime_equal.PROGRAMS[job.get("program", "default")]
