@@ -24,7 +24,10 @@ def read_cluster(text: str) -> tuple[str, ClusterProfile]:
         profile = pipeline.load_cluster(cluster=path, gpus=None, inter_node=None, intra_node=None)
     else:
         gpus, _, rate = text.partition("@")
-        profile = pipeline.load_cluster(cluster=None, gpus=gpus, inter_node=rate or None, intra_node=None)
+        try:
+            profile = pipeline.load_cluster(cluster=None, gpus=gpus, inter_node=rate or None, intra_node=None)
+        except UsageError as problem:  # the option is another one here
+            raise UsageError(f"{text[:80]}: {problem.message.removeprefix('--gpus: ')}", hint=problem.hint) from None
     if profile is None:
         raise ProfileError(f"{text[:80]} describes no cluster")
     return text, profile

@@ -42,8 +42,11 @@ def compare(
     """Plan one model on several clusters."""
     from stratadvisor import comparison, pipeline, store
     from stratadvisor.cli.console import echo_json, note, progress_line
+    from stratadvisor.errors import UsageError
     from stratadvisor.schema.comparison import Comparison
 
+    if output is not None and not output.parent.is_dir():
+        raise UsageError(f"{output.parent} is not a directory", hint="create it first, or name another --output")
     shape = pipeline.resolve_model(model_size=model_size, model=model)
     prices = tuple(price or ())
     workload = pipeline.make_workload(

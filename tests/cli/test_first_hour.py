@@ -160,6 +160,14 @@ def test_compare_writes_a_document_of_the_published_schema(tmp_path, capsys):
     assert run(["report", "c.json", "-o", "r.html"]) == 0
 
 
+def test_a_cluster_to_compare_with_that_cannot_be_read_is_named(capsys):
+    assert run(["recommend", "--model-size", "1B", *GPUS, "--no-write", "--vs", "8xA100@100Gb/s"]) == 2
+    err = words(capsys)[1]
+    assert "8xA100@100Gb/s: node 1: no device" in err
+    assert "--gpus" not in err
+    assert run(["compare", "--model-size", "1B", "4xT4", "-o", "missing/c.json"]) == 2
+
+
 def test_prices_that_fit_no_number_of_clusters_are_refused(capsys):
     arguments = ["recommend", "--model-size", "1B", *GPUS, "--no-write", "--vs", "8xT4", "--vs", "4xT4"]
     assert run([*arguments, "--price", "1", "--price", "2"]) == 2
