@@ -24,8 +24,10 @@ from stratadvisor.probe.nodes.conductor import Conductor, Found, Limits
 from stratadvisor.probe.nodes.hub import Hub
 from stratadvisor.probe.nodes.journal import Journal
 from stratadvisor.probe.nodes.meeting import (
+    is_loopback,
     listen_on,
     listening_address,
+    name_is_loopback,
     raise_file_limit,
     reached_at,
 )
@@ -101,6 +103,7 @@ class Fleet:
             hostname=(socket.gethostname() or "localhost")[:255],
             address=here,
             port=int(listener.getsockname()[1]),
+            name_is_loopback=name_is_loopback(socket.gethostname()) and not is_loopback(here),
             key=key,
         )
         if self.leads:

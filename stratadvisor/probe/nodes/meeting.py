@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from stratadvisor.errors import ProbeError
+from stratadvisor.probe.files import read_text
 from stratadvisor.probe.nics import system_addresses
 from stratadvisor.schema.profile import NicProfile
 
@@ -31,6 +33,18 @@ def resolved(host: str, port: int) -> list[str]:
 def is_loopback(address: str) -> bool:
     """Whether only this machine can be meant."""
     return address.startswith("127.") or address in ("localhost", "::1")
+
+
+def name_is_loopback(hostname: str, root: Path = Path("/")) -> bool:
+    """Whether /etc/hosts gives a host's own name to the loopback (``127.0.1.1 node3``), as some installers do.
+
+    The file is read, no name server is asked: that may take long.
+    """
+    for line in (read_text(root / "etc/hosts") or "").splitlines():
+        words = line.partition("#")[0].split()
+        if hostname in words[1:]:
+            return is_loopback(words[0])
+    return False
 
 
 def wished_interface(environ: Mapping[str, str]) -> str:

@@ -30,6 +30,8 @@ class Hello(Document):
     """Where the others reach it; empty when only the conductor can tell."""
     port: Port = 0
     """Where it waits for its partners."""
+    name_is_loopback: bool = False
+    """Whether the host's own name leads to its loopback."""
     key: Annotated[str, Field(max_length=64)] = ""
     """Of the job: another job's nodes that lose their way are not let in."""
 

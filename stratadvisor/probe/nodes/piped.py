@@ -19,7 +19,7 @@ from typing import Any
 from stratadvisor.errors import ProbeError, StratadvisorError
 from stratadvisor.probe import nics as interfaces
 from stratadvisor.probe.nodes.collective import Collectives
-from stratadvisor.probe.nodes.meeting import first_real, interface_of, is_loopback, wished_interface
+from stratadvisor.probe.nodes.meeting import first_real, interface_of, is_loopback, name_is_loopback, wished_interface
 from stratadvisor.probe.nodes.member import Member
 from stratadvisor.probe.nodes.messages import MAX_LINE_BYTES, Hello
 from stratadvisor.probe.run import probe_node
@@ -89,7 +89,12 @@ def run(wire: PipeWire) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family, backlog=64)
     hostname = (socket.gethostname() or "localhost")[:255]
-    hello = Hello(hostname=hostname, address=address, port=int(listener.getsockname()[1]))
+    hello = Hello(
+        hostname=hostname,
+        address=address,
+        port=int(listener.getsockname()[1]),
+        name_is_loopback=name_is_loopback(hostname) and not is_loopback(address),
+    )
     member = Member(wire, hello, listener, interface)
     try:
         profile = probe_node(

@@ -47,6 +47,7 @@ def link_verdicts(
     verdicts += _below_stated(diagnosis, names, stated, used)
     verdicts += _better_interface(names, nodes, used, stated)
     verdicts += _own_bridges(names, nodes)
+    verdicts += _own_names(found, names)
     verdicts += _failed(found, names)
     order = {"problem": 0, "warning": 1, "info": 2}
     verdicts.sort(key=lambda verdict: order[verdict.level])
@@ -212,6 +213,18 @@ def _own_bridges(names: Mapping[int, str], nodes: Mapping[int, NodeProfile]) -> 
             interface,
             f"{len(ranks)} nodes have it with the same address: a bridge of containers, not a network between nodes",
             f"NCCL_SOCKET_IFNAME=^{interface},lo and GLOO_SOCKET_IFNAME with the right one keep traffic off it",
+        )
+
+
+def _own_names(found: Found, names: Mapping[int, str]) -> Iterator[Verdict]:
+    ranks = [rank for rank, hello in sorted(found.hellos.items()) if hello.name_is_loopback and rank in found.profiles]
+    if ranks:
+        hosts = ", ".join(names[rank] for rank in ranks[:4]) + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")
+        yield _verdict(
+            "warning",
+            hosts,
+            "the host's own name leads to its loopback (/etc/hosts): gloo, which asks for it, then meets nobody",
+            "set GLOO_SOCKET_IFNAME to the interface between the nodes, or give the name the host's real address",
         )
 
 

@@ -127,6 +127,14 @@ def test_bridges_that_every_node_has_are_told_from_networks() -> None:
     assert "3 nodes" in bridge.message
 
 
+def test_a_name_that_leads_to_the_loopback_is_told() -> None:
+    gathered = found(link(0, 1), link(0, 2), link(1, 2))
+    gathered.hellos[1] = Hello(rank=1, hostname="h1", name_is_loopback=True)
+    told = verdict(cluster_profile(gathered), "loopback")
+    assert (told.subject, told.level) == ("h1", "warning")
+    assert "GLOO_SOCKET_IFNAME" in told.advice
+
+
 def test_who_was_lost_is_named_in_verdicts_and_observations() -> None:
     gathered = found(link(0, 1), lost={2: "while it measured itself: its process has ended", 3: "it did not come"})
     gathered.links.append(link(0, 2, GIGABIT / 10))  # it was lost after it had handed over its profile
