@@ -148,7 +148,7 @@ def _left_out(chosen: Candidate, groups: Admission, cluster: Cluster, workload: 
         batch = workload.global_batch_size
         if batch is not None and batch < cluster.num_devices:
             return [
-                f"{idle} of {cluster.num_devices} devices are left out: {batch} sequences a step are fewer than devices;"
+                f"{idle} of {cluster.num_devices} devices are left out: {batch} sequences a step are fewer;"
                 f" a global batch of {cluster.num_devices} uses all"
             ]
         return [f"{idle} of {cluster.num_devices} devices are left out: nothing that uses all of them fits"]

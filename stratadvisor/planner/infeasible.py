@@ -106,8 +106,8 @@ def _smaller_states(cluster: Cluster, workload: Workload) -> Iterator[str]:
     if _feasible(cluster, workload.model_copy(update={"precision": "bf16_pure", **eight_bit})):
         first = "--optimizer adamw8bit " if workload.optimizer == "adamw" else ""
         yield (
-            f"{first}--precision bf16_pure (6 bytes per parameter, but without an fp32 copy small updates are rounded away,"
-            " so the loss may end higher)"
+            f"{first}--precision bf16_pure (6 bytes per parameter, but without an fp32 copy small updates are rounded"
+            " away, so the loss may end higher)"
         )
 
 
