@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.regret import forked, measuring
 from benchmarks.regret.clusters import CASES
 from benchmarks.regret.tasks import TASKS
 
+SHORT_TARGET = 4.0
 HERE = Path(__file__).resolve().parent
 
 
@@ -21,29 +23,43 @@ def _commit() -> str:
     return done.stdout.strip()
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Measure what is missing."""
+def _settings(arguments: argparse.Namespace) -> measuring.Settings:
     forked.prepare()
     arguments.tables.mkdir(parents=True, exist_ok=True)
     until = float("inf") if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
-    settings = measuring.Settings(
+    return measuring.Settings(
         tables=arguments.tables,
         work=arguments.work,
         commit=_commit(),
         repeats=arguments.repeats,
         until=until,
-        quick_probe=arguments.quick_probe,
+        short=arguments.short,
     )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure what is missing."""
+    settings = _settings(arguments)
     wanted = arguments.clusters.split(",") if arguments.clusters else None
     cases = [c for c in CASES if wanted is None or c.name in wanted][: arguments.first]
     tasks = [t for t in TASKS if arguments.models is None or t.name in arguments.models.split(",")]
+    if arguments.short:
+        tasks = [replace(task, target_loss=SHORT_TARGET) for task in tasks]
     for case in cases:
-        if time.monotonic() > until:
+        if time.monotonic() > settings.until:
             break
         try:
             measuring.measure(case, tasks, settings)
         except RuntimeError as problem:  # one cluster that cannot be measured must not end the night
             measuring.say(f"{case.name}: {problem}")
+    return 0
+
+
+def contests(arguments: argparse.Namespace) -> int:
+    """Run the contests."""
+    from benchmarks.regret.contests import run as run_contests
+
+    run_contests(_settings(arguments))
     return 0
 
 
@@ -65,10 +81,20 @@ def main() -> int:
     command.add_argument("--models", help="only these, with commas")
     command.add_argument("--repeats", type=int, default=2)
     command.add_argument("--minutes", type=float, help="stop after so long; a later run goes on")
-    command.add_argument("--quick-probe", action="store_true", help="probe with --quick")
+    command.add_argument(
+        "--short",
+        action="store_true",
+        help="a trial: quick probe, an easy loss, recommendation and yardsticks only",
+    )
     command.add_argument("--work", type=Path, default=Path("run/regret"), help="profiles and logs")
     command.add_argument("--tables", type=Path, default=HERE, help="where runs.csv and choices.csv are")
     command.set_defaults(action=run)
+    command = commands.add_parser("contests", help="single strategies against each other; as root")
+    command.add_argument("--repeats", type=int, default=5)
+    command.add_argument("--minutes", type=float)
+    command.add_argument("--work", type=Path, default=Path("run/regret"))
+    command.add_argument("--tables", type=Path, default=HERE)
+    command.set_defaults(action=contests, short=False)
     command = commands.add_parser("page", help="write docs/regret.md from the tables")
     command.add_argument("--tables", type=Path, default=HERE)
     command.add_argument("--output", type=Path, default=HERE.parent.parent / "docs")

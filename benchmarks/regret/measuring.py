@@ -34,7 +34,8 @@ class Settings:
     repeats: int = 2
     until: float = float("inf")
     """``time.monotonic()`` at which to stop."""
-    quick_probe: bool = False
+    short: bool = False
+    """Probe quickly, and run only what has a role."""
 
     @property
     def runs(self) -> Path:
@@ -81,11 +82,13 @@ def measure(case: Case, tasks: Sequence[Task], settings: Settings) -> None:
         path = folder / "cluster.json"
         if not path.exists():
             begin = time.monotonic()
-            probing.probe(cluster, folder, quick=settings.quick_probe, tick=tick)
+            probing.probe(cluster, folder, quick=settings.short, tick=tick)
             say(f"{case.name}: probed in {time.monotonic() - begin:.0f} s")
         profile = store.read_profile(path)
         for task in tasks:
             found = plans.choices(profile, plans.workload(task, settings.work / "models"))
+            if settings.short:
+                found = [choice for choice in found if choice.roles]
             _note_choices(case, task, found, settings)
             for repeat in range(1, settings.repeats + 1):
                 for choice in found[repeat - 1 :] + found[: repeat - 1]:

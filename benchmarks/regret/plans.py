@@ -28,12 +28,13 @@ LEFT_OUT = {
     "zero2": "DeepSpeed",
     "zero3": "DeepSpeed",
     "zero_offload": "DeepSpeed",
+    "fsdp2": "divides",
     "hsdp": "divides",
     "tp_fsdp2": "divides",
     "megatron_3d": "another program",
 }
-"""Strategies that are not run, and why: they divide what fits whole, which adds communication to DDP's; FSDP2 stands
-for them. DeepSpeed would compile for a minute on every host."""
+"""Strategies that are not run, and why: they divide what fits whole, which adds communication to DDP's (FSDP2 took 1.6
+to 3 times DDP's time on the clusters where it was tried). DeepSpeed would compile for a minute on every host."""
 
 
 @dataclass(slots=True)
@@ -76,11 +77,12 @@ def workload(task: Task, folder: Path) -> Workload:
     )
 
 
-def _choice(plan: Plan) -> Choice:
-    config = json.loads(json.dumps(train_config(plan), default=str))
+def configuration(plan: Plan) -> dict[str, Any]:
+    """Return the training configuration of a plan's bundle, with the learning rate that all runs share."""
+    config: dict[str, Any] = json.loads(json.dumps(train_config(plan), default=str))
     config["learning_rate"] = LEARNING_RATE
     config["checkpoint_interval_steps"] = 0  # writing files is no part of the comparison
-    return Choice(plan=plan, config=config)
+    return config
 
 
 def choices(profile: ClusterProfile, work: Workload) -> list[Choice]:
@@ -88,22 +90,36 @@ def choices(profile: ClusterProfile, work: Workload) -> list[Choice]:
     found: dict[str, Choice] = {}
 
     def add(plan: Plan, role: str = "") -> None:
-        choice = _choice(plan)
+        choice = Choice(plan=plan, config=configuration(plan))
         choice = found.setdefault(choice.key, choice)
         if role:
             choice.roles.add(role)
 
     add(pipeline.recommend(profile, work).plan, "recommended")
-    add(pipeline.recommend(profile, work, overlays=(FLOWCHART,)).plan, "flowchart")
+    common = _common_strategy(pipeline.recommend(profile, work, overlays=(FLOWCHART,)).plan)
+    per_node = {len(node.devices) for node in profile.nodes}
+    if common == "hierarchical" and per_node == {1}:
+        common = "ddp"  # groups of one rank that average in every step
     for candidate in _best_of_each(profile, work):
         try:
             with _only(candidate):
                 plan = pipeline.recommend(profile, work, strategy=candidate.strategy).plan
         except StratadvisorError:
             continue
-        plain = candidate.strategy == "ddp" and candidate.num_devices == _num_devices(profile)
-        add(plan, "plain" if plain else "")
+        whole = candidate.num_devices == _num_devices(profile)
+        if whole and candidate.strategy == common:
+            add(plan, "flowchart")
+        add(plan, "plain" if whole and candidate.strategy == "ddp" else "")
     return list(found.values())
+
+
+_COMMON = {"synchronous": "ddp", "hierarchical": "hierarchical", "asynchronous": "async_sgd"}
+"""What the common flowchart means by its three answers: over all nodes, with equal shares."""
+
+
+def _common_strategy(plan: Plan) -> str:
+    families = [decision.sets["family"] for decision in plan.decisions if "family" in decision.sets]
+    return _COMMON[str(families[-1])]
 
 
 def _num_devices(profile: ClusterProfile) -> int:
