@@ -70,7 +70,7 @@ def make_bundle(directory: Path, **changes: Any) -> Path:
         shutil.copy(source / name, runtime / name)
     template = (ROOT / "templates" / "_shared" / "train.py.j2").read_text()
     program = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True).from_string(template)
-    (directory / "train.py").write_text(program.render())
+    (directory / "train.py").write_text(program.render(plan={"settings": {}}))
     (directory / "train_config.json").write_text(json.dumps(config))
     return directory
 
