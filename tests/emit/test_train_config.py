@@ -55,12 +55,13 @@ def test_the_training_program_accepts_the_configuration_and_reads_the_plans_numb
 def test_the_two_sides_know_the_same_model_fields_and_configuration_keys():
     ours = set(train_config(EXAMPLES["ddp_cpu"]))
     theirs = {f for f in runtime_config.TrainConfig.__dataclass_fields__ if f != "directory"}
-    assert ours == theirs
+    assert ours | {"tensor_parallel_degree"} == theirs  # written where it is more than one
     assert set(ModelShape.model_fields) == set(runtime_config.ModelConfig.__dataclass_fields__)
 
 
 def test_every_engine_named_exists_in_the_training_program():
-    assert set(ENGINES.values()) | {ADAPTIVE_ENGINE} == set(typing.get_args(runtime_config.EngineName))
+    ours = set(ENGINES.values()) - {"megatron"}  # Megatron-LM's own program trains those plans
+    assert ours | {ADAPTIVE_ENGINE} == set(typing.get_args(runtime_config.EngineName))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -77,8 +78,8 @@ def test_an_adaptive_plan_gets_the_adaptive_engine_or_says_for_what_it_is(name):
 
 
 def test_a_strategy_without_a_training_program_is_an_error():
-    plan = EXAMPLES["ddp_cpu"].model_copy(update={"strategy": "federated"})
-    with pytest.raises(EmitError, match="'federated'"):
+    plan = EXAMPLES["ddp_cpu"].model_copy(update={"strategy": "unheard_of"})
+    with pytest.raises(EmitError, match="'unheard_of'"):
         train_config(plan)
 
 
