@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from importlib.resources import files
 
 import pytest
 
@@ -74,3 +75,10 @@ def test_an_engine_that_does_not_exist_is_named():
 def test_a_program_that_is_not_python_is_named():
     with pytest.raises(EmitError, match=r"train\.py would not be valid python"):
         needed_modules("def (", "train.py", "ddp")
+
+
+@pytest.mark.parametrize("engine", sorted({*ENGINES.values(), ADAPTIVE_ENGINE} - {"megatron"}))
+def test_copies_are_the_modules_byte_by_byte(engine):
+    folder = files("stratadvisor") / "runtime"
+    for copy in runtime_files([program()], engine):
+        assert copy.content.encode() == (folder / copy.path.removeprefix(f"{RUNTIME_FOLDER}/")).read_bytes()
