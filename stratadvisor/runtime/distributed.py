@@ -135,6 +135,12 @@ def _environment(name: str, default: int) -> int:
 
 
 def find_device(config: TrainConfig, local_rank: int) -> torch.device:
+    """Return the device of a rank.
+
+    Raises:
+        TrainingError: there is none of the planned kind, or this torch cannot use it.
+
+    """
     if config.device_kind == "cpu":
         return torch.device("cpu")
     if config.device_kind not in ("cuda", "rocm"):

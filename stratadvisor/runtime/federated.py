@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Subset
 
-from .integrity import write_tensors
 from .config import ConfigError, TrainConfig
 from .data import IGNORED, batches
 from .diloco import OuterNesterov
 from .distributed import Context, find_device
 from .engine import Engine
+from .integrity import write_tensors
 from .optimizer import learning_rate
 
 Weights = dict[str, torch.Tensor]
