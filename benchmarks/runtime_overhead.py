@@ -175,7 +175,10 @@ def main() -> None:
     parser.add_argument("--hidden-size", type=int, default=256)
     parser.add_argument("--sequence-length", type=int, default=128)
     chosen = parser.parse_args()
-    print(f"{RANKS} ranks over gloo, {chosen.blocks} blocks of {chosen.steps} steps, {len(FIELDS)} figures a step")
+    print(
+        f"{RANKS} ranks over gloo, {chosen.blocks} blocks of {chosen.steps} steps, {len(FIELDS)} figures a step",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory() as folder:
         for engine in chosen.engine:
             out = Path(folder) / f"{engine}.json"
@@ -189,7 +192,7 @@ def main() -> None:
                 step = statistics.median(row[clock] for row in found["by hand"])
                 print(f"{engine:<6}{name:<10} by hand {1e3 * step:.1f} ms a step")
                 print(f"       emitted over by hand      {ratios(found, 'emitted', 'by hand', clock)}")
-                print(f"       telemetry on over off     {ratios(found, 'emitted', 'no telemetry', clock)}")
+                print(f"       telemetry on over off     {ratios(found, 'emitted', 'no telemetry', clock)}", flush=True)
 
 
 if __name__ == "__main__":
