@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.regret import records
 from benchmarks.regret.clusters import CASES
+from benchmarks.regret.contests import LIMIT_SECONDS
 from benchmarks.regret.regrets import Measured, Result, results
 from benchmarks.regret.tasks import LEARNING_RATE, TASKS, WINDOW_SEQUENCES
 
@@ -22,7 +23,8 @@ def write_page(tables: Path, folder: Path) -> None:
     """Write regret.md and regret.svg into a folder."""
     found = results(tables)
     (folder / "regret.svg").write_text(plot(found), encoding="utf-8")
-    (folder / "regret.md").write_text(page(found, records.read(tables / "runs.csv")), encoding="utf-8")
+    contests = records.read(tables / "contests.csv")
+    (folder / "regret.md").write_text(page(found, records.read(tables / "runs.csv"), contests), encoding="utf-8")
 
 
 def _percent(value: float | None, *, more: bool = False) -> str:
@@ -88,7 +90,38 @@ def _accuracy(found: list[Result]) -> list[str]:
     return lines
 
 
-def page(found: list[Result], runs: list[dict[str, str]]) -> str:
+def _contests(lines: list[dict[str, str]]) -> list[str]:
+    """Return single strategies against each other; the first way of a contest is the yardstick."""
+    if not lines:
+        return []
+    rows = [
+        "## Single strategies against each other",
+        "",
+        "From `benchmarks/regret/contests.csv`; seconds to the loss, runs in turn.",
+        "",
+        "| contest | cluster | way | runs | median s | least to most | steps | step s | against the first |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for contest in dict.fromkeys(line["contest"] for line in lines):
+        mine = [line for line in lines if line["contest"] == contest]
+        first: float | None = None
+        for way in dict.fromkeys(line["way"] for line in mine):
+            own = [line for line in mine if line["way"] == way]
+            times = sorted(float(line["seconds"]) for line in own if line["seconds"])
+            steps = statistics.median(float(line["steps"]) for line in own)
+            each = statistics.median(float(line["step_seconds"]) for line in own)
+            cells = [contest, own[0]["cluster"], way, f"{len(times)} of {len(own)}"]
+            if len(times) * 2 <= len(own):
+                rows.append(f"| {' | '.join(cells)} | not reached in {LIMIT_SECONDS:g} s | | | {each:.3f} | |")
+                continue
+            middle = statistics.median(times)
+            first = middle if first is None else first
+            cells += [f"{middle:.2f}", f"{times[0]:.2f} to {times[-1]:.2f}", f"{steps:g}", f"{each:.3f}"]
+            rows.append(f"| {' | '.join(cells)} | {middle / first:.2f} |")
+    return [*rows, ""]
+
+
+def page(found: list[Result], runs: list[dict[str, str]], contests: list[dict[str, str]]) -> str:
     """Return the page."""
     kept, held = [r for r in found if not r.case.held_out], [r for r in found if r.case.held_out]
     clusters = len({r.case.name for r in found})
@@ -147,6 +180,7 @@ def page(found: list[Result], runs: list[dict[str, str]]) -> str:
         "",
         *_accuracy(found),
         "",
+        *_contests(contests),
         "## How it is measured",
         "",
         *_method(),

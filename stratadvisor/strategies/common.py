@@ -108,6 +108,7 @@ def timed(candidate: Candidate, part: Cluster, workload: Workload) -> Candidate:
         compression=str(candidate.settings.get("compression", "none")),
         strategy=candidate.strategy,
     )
+    start = _lockstep_start(candidate, part, work, time, workload)
     time = with_frozen_time(time, workload)
     time = with_borrowed_ratio(time, part, candidate.strategy)
     if len(work) == 1:
@@ -119,8 +120,27 @@ def timed(candidate: Candidate, part: Cluster, workload: Workload) -> Candidate:
         candidate,
         time=time,
         shares=tuple(replace(s, compute_seconds=t) for s, t in zip(candidate.shares, seconds, strict=True)),
-        run_seconds=time.step_seconds.scaled(steps),
+        run_seconds=time.step_seconds.scaled(steps * start),
     )
+
+
+def _lockstep_start(
+    candidate: Candidate, part: Cluster, work: tuple[ClassWork, ...], time: TimeEstimate, workload: Workload
+) -> float:
+    """Return how much longer a run gets by its first steps, in which replicas still exchange every step."""
+    share = float(candidate.settings.get("sync_warmup_fraction", 0.0))
+    layout = candidate.layout
+    if layout.engine != "local" or share <= 0 or layout.sync_interval_steps <= 1:
+        return 1.0
+    lockstep = estimate_step(
+        workload.model,
+        replace(layout, sync_interval_steps=1, exchange_delay_steps=0),
+        part,
+        work,
+        compression=str(candidate.settings.get("compression", "none")),
+        strategy=candidate.strategy,
+    )
+    return 1 + share * (lockstep.step_seconds.likely / time.step_seconds.likely - 1)
 
 
 def class_work(candidate: Candidate, part: Cluster) -> tuple[ClassWork, ...]:

@@ -8,7 +8,7 @@ from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate, Layout
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.base import Strategy
-from stratadvisor.strategies.local import exact_only, explore_intervals, sites, whole_replicas
+from stratadvisor.strategies.local import FEWEST_OUTER_STEPS, exact_only, explore_intervals, sites, whole_replicas
 from stratadvisor.strategies.selections import spanning
 from stratadvisor.strategies.site import Site, layout_for
 
@@ -43,9 +43,9 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
                 settings={
                     "outer_learning_rate": OUTER_LEARNING_RATE,
                     "outer_momentum": OUTER_MOMENTUM,
-                    "sync_warmup_fraction": 0.05,
                 },
                 longest_delay=LONGEST_DELAY,
+                fewest_exchanges=FEWEST_OUTER_STEPS,
             )
 
 

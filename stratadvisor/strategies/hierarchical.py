@@ -42,7 +42,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
                 usual=USUAL_INTERVALS,
                 shortest=SHORTEST,
                 largest=LARGEST,
-                settings={"sync_warmup_fraction": 0.05},
+                settings={},
                 longest_delay=LONGEST_DELAY,
             )
 

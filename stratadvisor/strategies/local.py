@@ -22,6 +22,10 @@ _NEVER = 10**9
 """An interval at which exchanges cost nothing."""
 FEWEST_EXCHANGES = 10
 """A run has at least so many exchanges, or it is not one training run but several."""
+FEWEST_OUTER_STEPS = 30
+"""The same where an outer optimizer with momentum needs exchanges to learn from: the fewest with a published result are
+64,000 steps that meet every 2,000 (arXiv:2311.08105). Runs with ten took 1.3 to 2.3 times the steps of exact training
+in the lab (docs/regret.md)."""
 
 
 def sites(
@@ -53,6 +57,7 @@ def explore_intervals(
     largest: int,
     settings: dict[str, str | int | float | bool],
     longest_delay: int = 0,
+    fewest_exchanges: int = FEWEST_EXCHANGES,
 ) -> Iterator[Candidate]:
     """Yield variants at the solved and the usual intervals between exchanges, each applied at once or some steps late.
 
@@ -75,7 +80,9 @@ def explore_intervals(
         replace(probe, layout=replace(probe.layout, sync_interval_steps=_NEVER)), at.cluster, at.workload
     ).time
     exchange = probe.time.communication_seconds - alone.communication_seconds
-    longest = max(1, run_steps(at.workload, batch) // FEWEST_EXCHANGES)
+    longest = max(1, run_steps(at.workload, batch) // fewest_exchanges)
+    if longest < shortest:
+        return
     solved = solved_interval(exchange, alone.step_seconds.likely, low=shortest, high=largest)
     for interval in intervals(solved, usual, longest=longest):
         if interval < 2:
@@ -92,13 +99,29 @@ def explore_intervals(
                     f", which an exchange of {format_seconds(exchange)} makes {EXCHANGE_SHARE:.0%} of the time or less"
                 )
             late = f", {delay} late" if delay else ""
+            local = alone.step_seconds.likely + (0.0 if delay else exchange / interval)
+            start = {"sync_warmup_fraction": lockstep_fraction(local, probe.time.step_seconds.likely)}
             for candidate in explored(
                 with_checkpointing(at, replace(layout, sync_interval_steps=interval, exchange_delay_steps=delay)),
                 extra_steps=extra,
-                settings=settings | ({"delay_steps": delay} if delay else {}),
+                settings=settings | start | ({"delay_steps": delay} if delay else {}),
                 notes=(note,),
             ):
                 yield replace(candidate, variant=f"every {interval} steps{late}, {candidate.variant}")
+
+
+LOCKSTEP_FRACTION, LOCKSTEP_SHARE = 0.05, 0.05
+"""Share of the steps that replicas begin in lockstep, and the largest share of the time that these may add. DiLoCo
+loses little without them (arXiv:2311.08105, on the number of pretraining steps), and each pays for a whole exchange,
+which on a slow network takes as long as many steps."""
+
+
+def lockstep_fraction(local_seconds: float, lockstep_seconds: float) -> float:
+    """Return the share of a run's steps to begin in lockstep, from the times of a local step and of one in lockstep."""
+    added = lockstep_seconds / local_seconds - 1
+    if added * LOCKSTEP_FRACTION <= LOCKSTEP_SHARE:
+        return LOCKSTEP_FRACTION
+    return round(LOCKSTEP_SHARE / added, 4)
 
 
 WORTH_HIDING = 0.01
