@@ -199,13 +199,20 @@ class Slurm:
 
 
 @contextlib.contextmanager
+def slurm_on(hosts: lab.Cluster, devices: dict[str, int], folder: Path) -> Iterator[Slurm]:
+    """Yield a Slurm on hosts that stand, with so many cards each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Slurm(hosts, folder, devices)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@contextlib.contextmanager
 def slurm(devices: dict[str, int], folder: Path) -> Iterator[Slurm]:
     """Yield a Slurm of one node for each name, with so many cards each."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with lab.cluster(lab.Spec(hosts=tuple(lab.Host(name=name) for name in devices))) as hosts:
-        made = Slurm(hosts, folder, devices)
-        try:
-            made.start()
-            yield made
-        finally:
-            made.close()
+    spec = lab.Spec(hosts=tuple(lab.Host(name=name) for name in devices))
+    with lab.cluster(spec) as hosts, slurm_on(hosts, devices, folder) as made:
+        yield made

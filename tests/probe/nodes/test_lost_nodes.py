@@ -1,4 +1,4 @@
-"""One node of a real probe is killed and one is stopped, in the middle of it."""
+"""Nodes of a real probe are killed, stopped and cut off, in the middle of it."""
 
 import contextlib
 import json
@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+import lab
 from stratadvisor.cli import run
 from stratadvisor.probe.nodes.journal import SUFFIX
 
 pytestmark = pytest.mark.process
+ROOT = Path(__file__).resolve().parents[3]
 GENEROUS = 400.0
 NUM_NODES = 4
 KILLED, STOPPED = 2, 3
@@ -46,6 +48,15 @@ def unused_port() -> int:
             probe.bind(("127.0.0.1", port))
             return port
     raise AssertionError("no free port in a hundred attempts")
+
+
+def wait_for_lines(journal: Path, kind: str, count: int, writer: subprocess.Popen[str]) -> None:
+    """Wait until what has come in holds so many of a kind."""
+    end = time.monotonic() + GENEROUS
+    while not journal.exists() or journal.read_text().count(kind) < count:
+        assert writer.poll() is None, writer.stderr.read() if writer.stderr is not None else ""
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 class Nodes:
@@ -113,10 +124,7 @@ def test_a_killed_and_a_stopped_node_are_named_and_the_rest_is_complete(nodes: N
 def test_broken_off_with_ctrl_c_what_has_come_is_kept(nodes: Nodes, tmp_path: Path) -> None:
     nodes.wait_until_held()
     partial = tmp_path / f"cluster.json{SUFFIX}"
-    end = time.monotonic() + GENEROUS
-    while not partial.exists() or partial.read_text().count('"kind":"node"') < 2:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_for_lines(partial, '"kind":"node"', 2, nodes.processes[0])
     merged = tmp_path / "merged.json"  # as after a loss of the first node: the journal is as good as a profile
     assert run(["probe", "--merge", str(partial), "--output", str(merged)]) == 0
     os.kill(nodes.processes[0].pid, signal.SIGINT)
@@ -131,3 +139,44 @@ def test_broken_off_with_ctrl_c_what_has_come_is_kept(nodes: Nodes, tmp_path: Pa
     _, errors = nodes.processes[1].communicate(timeout=GENEROUS)
     assert nodes.processes[1].returncode != 0
     assert "first node" in errors
+
+
+def test_in_the_rounds_a_killed_a_frozen_and_an_unplugged_host_are_told_apart(tmp_path: Path) -> None:
+    spec = lab.uniform(5)
+    reason = lab.unavailable(spec)
+    if reason is not None:
+        pytest.skip(reason)
+    output = tmp_path / "cluster.json"
+    words = [sys.executable, "-m", "stratadvisor", "probe", "--only", "software", "--time-limit", "120"]
+    with lab.cluster(spec) as cluster:
+        job = {"NNODES": "5", "MASTER_ADDR": cluster.addresses["h1"], "PYTHONPATH": str(ROOT)}
+        started = {
+            host: cluster.popen(
+                host,
+                [*words, "--output", str(output)],
+                {**job, "NODE_RANK": str(rank)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank, host in enumerate(cluster.addresses)
+        }
+        wait_for_lines(
+            tmp_path / f"cluster.json{SUFFIX}", '"kind":"link"', 1, started["h1"]
+        )  # some met, others not yet
+        cluster.kill("h3")
+        cluster.freeze("h4")
+        cluster.cut("h5")
+        for host in ("h1", "h2"):
+            _, errors = started[host].communicate(timeout=GENEROUS)
+            assert started[host].returncode == 0, errors
+    profile = json.loads(output.read_text())
+    assert [node["hostname"] for node in profile["nodes"]] == ["h1", "h2"]
+    assert [{pair["a"], pair["b"]} for pair in profile["node_pairs"]] == [{"h1", "h2"}]
+    sweep = next(sweep for sweep in profile["collectives"] if sweep["operation"] == "all_reduce")
+    assert (sweep["scope"], sweep["world_size"]) == ("inter_node", 2)
+    lost = {v["subject"]: v["message"] for v in profile["verdicts"] if v["message"].startswith("left out")}
+    assert set(lost) == {"h3", "h4", "h5"}
+    assert "its process has ended" in lost["h3"]
+    assert "its process is stopped" in lost["h4"]
+    assert "it is down, or cut off from the network" in lost["h5"]
