@@ -21,6 +21,7 @@ def schema(
 
     from stratadvisor.errors import UsageError
     from stratadvisor.schema.comparison import Comparison
+    from stratadvisor.schema.descriptions import json_schema
     from stratadvisor.schema.emission import Lock
     from stratadvisor.schema.plan import Plan
     from stratadvisor.schema.profile import ClusterProfile
@@ -39,4 +40,4 @@ def schema(
         return
     if document not in documents:
         raise UsageError(f"no document {document[:40]!r}", hint=f"one of {', '.join(documents)}")
-    typer.echo(json.dumps(documents[document][0].model_json_schema(), indent=2, sort_keys=True))
+    typer.echo(json.dumps(json_schema(documents[document][0]), indent=2, sort_keys=True))

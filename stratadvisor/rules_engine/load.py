@@ -165,6 +165,17 @@ def _list(data: dict[str, Any], key: str, file: str, limit: int) -> list[Any]:
     return tables
 
 
+_ID = re.compile(r"^\s*id\s*=\s*[\"']([^\"']*)[\"']", re.MULTILINE)
+
+
+def _line_of(branch: str, text: str) -> int:
+    """Return the number of the line that gives a branch its id; 0 where it is written in another way."""
+    for match in _ID.finditer(text):
+        if match[1] == branch:
+            return text.count("\n", 0, match.start(1)) + 1
+    return 0
+
+
 def _branch(data: Any, number: int, text: str, file: str, shipped: bool) -> Branch:
     given = data.get("id") if isinstance(data, dict) else None
     place = f"branch {given}" if isinstance(given, str) else f"[[branch]] number {number}"
@@ -178,7 +189,6 @@ def _branch(data: Any, number: int, text: str, file: str, shipped: bool) -> Bran
         condition, sets = table.condition(), table.settings()
     except ClauseError as problem:
         raise RuleError(f"{file}: branch {table.id}: {problem}", hint=problem.hint) from None
-    match = re.search(rf"^\s*id\s*=\s*[\"']{re.escape(table.id)}[\"']", text, re.MULTILINE)
     return Branch(
         id=table.id,
         name=table.name,
@@ -194,7 +204,7 @@ def _branch(data: Any, number: int, text: str, file: str, shipped: bool) -> Bran
         before=table.before,
         after=table.after,
         file=file,
-        line=text.count("\n", 0, match.start()) + 1 if match else 0,
+        line=_line_of(table.id, text),
         shipped=shipped,
     )
 

@@ -15,12 +15,11 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 
 
 class Document(BaseModel):
-    """Frozen, refuses unknown keys, NaN and infinity; field docstrings become the JSON schema."""
+    """Frozen, refuses unknown keys, NaN and infinity; ``schema.descriptions`` makes JSON schemas of field docstrings."""
 
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         allow_inf_nan=False,
         ser_json_inf_nan="null",
     )

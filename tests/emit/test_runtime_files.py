@@ -7,7 +7,7 @@ from importlib.resources import files
 import pytest
 
 from stratadvisor.emit.manifest import RUNTIME_FOLDER
-from stratadvisor.emit.runtime_files import engine_module, needed_modules, runtime_files
+from stratadvisor.emit.runtime_files import engine_module, needed_modules, own_imports, runtime_files
 from stratadvisor.emit.train_config import ADAPTIVE_ENGINE, ENGINES
 from stratadvisor.errors import EmitError
 from stratadvisor.schema.emission import EmittedFile
@@ -82,3 +82,16 @@ def test_copies_are_the_modules_byte_by_byte(engine):
     folder = files("stratadvisor") / "runtime"
     for copy in runtime_files([program()], engine):
         assert copy.content.encode() == (folder / copy.path.removeprefix(f"{RUNTIME_FOLDER}/")).read_bytes()
+
+
+def test_the_quick_look_at_imports_sees_what_the_parser_sees():
+    modules = sorted((files("stratadvisor") / "runtime").glob("*.py"))
+    assert len(modules) > 20
+    for module in modules:
+        text = module.read_text(encoding="utf-8")
+        parsed = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                parsed |= {node.module} if node.module else {alias.name for alias in node.names}
+        assert own_imports(text) == parsed, module.name
+    assert own_imports("    from . import (\n        clock,\n        ddp as other,\n    )\n") == {"clock", "ddp"}
