@@ -1,4 +1,4 @@
-"""The regret benchmark on two clusters, in short: it probes, chooses, trains ranks to a loss and writes its page."""
+"""The regret benchmark on four clusters, in short: it probes, chooses, trains ranks to a loss and writes its page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.regret.regrets import results
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ("two-equal-50M", "one-half-unshaped")
+NAMES = ("two-equal-50M", "one-half-unshaped", "three-one-slow-100M", "two-by-two-equal-100M")
 
 
 def test_a_short_run_measures_the_recommendation_beside_its_yardsticks(tmp_path):
@@ -25,7 +25,7 @@ def test_a_short_run_measures_the_recommendation_beside_its_yardsticks(tmp_path)
         reason = lab.unavailable(case.spec)
         if reason is not None:
             pytest.skip(reason)
-    words = ["--clusters", ",".join(NAMES), "--models", "narrow", "--repeats", "1", "--short"]
+    words = ["--clusters", ",".join(NAMES), "--models", "wide", "--repeats", "1", "--short"]
     where = ["--work", str(tmp_path / "work"), "--tables", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.regret", "run", *words, *where],
