@@ -16,7 +16,7 @@ from stratadvisor.errors import DriftError, ModelError, ProfileError, Stratadvis
 from stratadvisor.schema.emission import CLUSTER_NAME, PLAN_NAME
 from stratadvisor.schema.metrics import RUN_FOLDER
 from stratadvisor.schema.plan import Plan, Provenance
-from stratadvisor.schema.profile import Calibration, ClusterProfile
+from stratadvisor.schema.profile import Calibration, ClusterProfile, NodeProfile
 from stratadvisor.schema.workload import (
     Method,
     ModelShape,
@@ -584,8 +584,18 @@ def run_config(
     if data is not None and not data.is_file():
         raise UsageError(f"--data {data} is not a file")
     _refuse_links_out(directory)
+    here = _this_node(opened.plan, opened.profile)
+    if here is not None and not accept_drift:
+        from stratadvisor.validate import drift
+
+        changed = drift.changes(opened.profile, here)
+        if changed:
+            raise DriftError(
+                f"this machine changed since the plan: {'; '.join(changed)}",
+                hint="probe and recommend again; --accept-drift runs the plan as it is",
+            )
     limits = run.Limits(total_seconds=time_limit_seconds, stall_seconds=stall_limit_seconds)
-    first = _run_proxy(directory, opened.plan, steps, data, limits, allow_proxy, progress)
+    first = _run_proxy(directory, opened.plan, here, steps, data, limits, allow_proxy, progress)
     if first is None:
         first = run.run_bundle(
             directory, opened.plan, opened.profile, steps=steps, data=data, limits=limits, progress=progress
@@ -606,6 +616,18 @@ def run_config(
     return outcome
 
 
+def _this_node(plan: Plan, profile: ClusterProfile) -> NodeProfile | None:
+    """Return this machine as it is now, read but not measured; None where a plan for processors does not ask for it."""
+    import socket
+
+    if plan.device_kind == "cpu" and not (
+        profile.captured_at and any(node.hostname == socket.gethostname() for node in profile.nodes)
+    ):
+        return None
+    # in child processes with a time limit: a driver that hangs must not take this command with it
+    return probe_node(only=("host_cpu", "host_memory", "nvml", "rocm")).nodes[0]
+
+
 def _refuse_links_out(directory: Path) -> None:
     """Refuse a bundle whose folders of run-config lead elsewhere: smaller bundles are written into them by force."""
     names = (PROXY_FOLDER, COMPARE_FOLDER)
@@ -618,6 +640,7 @@ def _refuse_links_out(directory: Path) -> None:
 def _run_proxy(
     directory: Path,
     plan: Plan,
+    here: NodeProfile | None,
     steps: int,
     data: Path | None,
     limits: Limits,
@@ -628,7 +651,7 @@ def _run_proxy(
     from stratadvisor import scaling
     from stratadvisor.validate import run
 
-    devices = () if plan.device_kind == "cpu" else scaling.local_devices()
+    devices = () if here is None else tuple(device for device in here.devices if device.kind != "cpu")
     if scaling.fits_here(plan, devices):
         return None
     asked = ", ".join(f"{g.num_nodes} x {g.devices_per_node} {g.device_name}" for g in plan.groups)

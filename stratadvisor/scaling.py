@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,13 +22,6 @@ class Shrunk:
     said: str
     comparable: bool
     """Whether it runs on the plan's own kind of device, so that its ratio says something about the plan."""
-
-
-def local_devices() -> tuple[DeviceProfile, ...]:
-    """Return the accelerators that this process sees, without measuring anything."""
-    from stratadvisor.probe import nvml, rocm
-
-    return nvml.collect(os.environ)[0] or rocm.collect()[0]
 
 
 def fits_here(plan: Plan, devices: tuple[DeviceProfile, ...]) -> bool:
