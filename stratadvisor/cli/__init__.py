@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import traceback
 from typing import Any
@@ -19,7 +20,22 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding lacks is no reason to fail
             stream.reconfigure(errors="backslashreplace")
+    _end_like_ctrl_c()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _end_like_ctrl_c() -> None:
+    """Let SIGTERM and SIGHUP (a scheduler, a lost terminal) clean up as Ctrl-C does; nohup's choice is kept."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        for name in names:  # a second one while cleaning up changes nothing: SIGKILL is there for the impatient
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    names = [name for name in names if signal.getsignal(getattr(signal, name)) == signal.SIG_DFL]
+    for name in names:
+        signal.signal(getattr(signal, name), interrupt)
 
 
 def run(arguments: list[str]) -> int:
@@ -31,11 +47,13 @@ def run(arguments: list[str]) -> int:
         from stratadvisor.cli.app import command
 
         result = command().main(args=arguments, prog_name="stratadvisor", standalone_mode=False)
+        if result == INTERRUPTED_EXIT:  # so typer hands on a Ctrl-C
+            raise KeyboardInterrupt
     except StratadvisorError as error:
         show_error(error.message, error.hint)
         return error.exit_code
     except KeyboardInterrupt:
-        show_error("interrupted", "what was complete has been kept")
+        show_error("interrupted", "what was complete has been kept; no file is half written")
         return INTERRUPTED_EXIT
     except BrokenPipeError:
         # the reader (head, less) has gone: stay silent, as Unix tools do

@@ -33,7 +33,7 @@ def run_config(
         bool, typer.Option("--no-proxy", help="Refuse to scale down when this machine is smaller than the plan.")
     ] = False,
     accept_drift: Annotated[
-        bool, typer.Option("--accept-drift", help="Run although files were edited since the plan.")
+        bool, typer.Option("--accept-drift", help="Run although files were edited, or this machine changed, since the plan.")
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result on standard output.")] = False,
 ) -> None:
@@ -65,6 +65,8 @@ def run_config(
     if outcome.calibrated_profiles:
         note(f"calibration kept in {', '.join(outcome.calibrated_profiles)}: the next recommend uses it")
     first = outcome.results[0]
+    if first.outcome == "interrupted":
+        raise KeyboardInterrupt
     if first.outcome != "completed":
         cause = first.cause
         raise ValidationFailedError(
