@@ -40,6 +40,8 @@ class FailureCause(Document):
         "bad_config",
         "disk_full",
         "rank_died",
+        "launcher_died",
+        "resource_limit",
         "interrupted",
         "version_mismatch",
         "unknown",

@@ -36,6 +36,7 @@ class Typed:
         "missing_package",
         "version_mismatch",
         "bad_config",
+        "resource_limit",
         "hang",
     ]
     types: str
@@ -109,7 +110,7 @@ TYPED: tuple[Typed, ...] = (
     ),
     Typed(
         kind="host_out_of_memory",
-        types=r"RuntimeError$",
+        types=r"(RuntimeError|ImportError)$",
         texts=(r"DefaultCPUAllocator: (can't|not enough).*memory", r"Cannot allocate memory", r"unable to mmap"),
         summary="the host ran out of memory",
         fix=smaller,
@@ -124,10 +125,17 @@ TYPED: tuple[Typed, ...] = (
     ),
     Typed(
         kind="disk_full",
-        types=r"(OSError|RuntimeError)$",
+        types=r"^$|(OSError|RuntimeError)$",
         texts=(r"\[Errno 28\]", r"No space left on device", r"PytorchStreamWriter failed writing"),
         summary="the disk is full",
         fix=_always(_FREE_SPACE),
+    ),
+    Typed(
+        kind="resource_limit",
+        types=r"^$|^(BlockingIOError|OSError|RuntimeError|ImportError)$",
+        texts=(r"Too many open files", r"can't start new thread", r"Resource temporarily unavailable"),
+        summary="a limit on open files, processes or threads was reached",
+        fix=_always("raise it (ulimit -n, ulimit -u, the container's or scheduler's pids limit), or use fewer workers"),
     ),
     Typed(
         kind="port_in_use",

@@ -19,8 +19,16 @@ _EXCEPTION = re.compile(_PREFIX + r"([A-Za-z_][\w.]*(?:Error|Exception)): (.*)$"
 _BARE = re.compile(_PREFIX + r"(MemoryError)\s*$")
 _REFUSAL = re.compile(r"^(?:\[(?:default)?\d*\]:)?\s*rank (\d+): error: (.+)$")
 """How ``runtime.program`` says why it cannot go on."""
-_NATIVE = re.compile(r"(EADDRINUSE|no socket interface found|ifa != nullptr|Watchdog caught collective)")
+_NATIVE = re.compile(
+    r"EADDRINUSE|no socket interface found|ifa != nullptr|Watchdog caught collective"
+    r"|(fork|clone|pthread_create|Thread creation)\b.*Resource temporarily unavailable|: Too many open files$"
+    r"|: No space left on device$"
+)
 """Printed by C++ code without a Python exception line."""
+_LOST = "another process of this run"
+"""How a surviving rank begins to say that it is not the one that failed."""
+_RANK_END = re.compile(r"rank\s*:\s*(\d+) \(local_rank\b[^\n]*\n\s*exitcode\s*:\s*-(\d+)")
+_ABORT, _TERM = 6, 15
 _TAIL_LINES = 12
 _MAX_LINE = 300
 _SIGNALS = {
@@ -54,7 +62,7 @@ def _refused(log: str) -> FailureCause | None:
     """Return what the emitted program itself gave as the reason for ending; launchers then end the other ranks."""
     for line in log.splitlines():
         match = _REFUSAL.match(line[:4000])
-        if match is not None and not match[2].startswith("another process of this run"):
+        if match is not None and not match[2].startswith(_LOST):
             return FailureCause(
                 kind="bad_config",
                 summary=f"the training program ended: {match[2][:_MAX_LINE]}",
@@ -93,7 +101,10 @@ def _listed(after: list[str]) -> list[str]:
 
 
 def _by_signal(ended: Ended, log: str, plan: Plan, limit: float | None) -> FailureCause:
-    signal_number, rank = _signal(ended, log)
+    signal_number, rank = _signal(log)
+    of_launcher = False
+    if signal_number is None:
+        signal_number, of_launcher = _signal_of_exit(ended.exit_code)
     if ended.how in ("stalled", "time_limit"):
         return _hang(ended, log)
     if signal_number == 9:
@@ -107,9 +118,11 @@ def _by_signal(ended: Ended, log: str, plan: Plan, limit: float | None) -> Failu
                 fix=smaller(Raised(None, "", "", ""), plan),
                 rank=rank,
             )
+        if of_launcher:
+            return _launcher_died("SIGKILL", log)
         return FailureCause(
             kind="rank_died",
-            summary="a rank was killed from outside (SIGKILL); no memory kill was counted",
+            summary=f"{_who(rank)} was killed from outside (SIGKILL); no memory kill was counted",
             evidence=_tail(log),
             fix="look in `dmesg` and in the scheduler's log for who killed it",
             rank=rank,
@@ -124,9 +137,11 @@ def _by_signal(ended: Ended, log: str, plan: Plan, limit: float | None) -> Failu
         )
     if signal_number is not None:
         name = _SIGNALS.get(signal_number, str(signal_number))
+        if of_launcher:
+            return _launcher_died(name, log)
         return FailureCause(
             kind="rank_died",
-            summary=f"a rank died of signal {name}",
+            summary=f"{_who(rank)} died of signal {name}",
             evidence=_tail(log),
             fix="read its last lines",
             rank=rank,
@@ -149,6 +164,13 @@ def _by_signal(ended: Ended, log: str, plan: Plan, limit: float | None) -> Failu
 def _hang(ended: Ended, log: str) -> FailureCause:
     where = [line.strip() for line in log.splitlines() if re.match(r"\s+File \".*\", line \d+ in ", line)]
     what = "stopped giving any sign of life" if ended.how == "stalled" else "reached the time limit"
+    if ended.halted:
+        return FailureCause(
+            kind="hang",
+            summary=f"the run {what} after {ended.wall_seconds:.0f} s: {'; '.join(ended.halted[:4])}",
+            evidence=tuple(where[:_TAIL_LINES]) or _tail(log),
+            fix="let that process run again, or find out what it waits for; the other ranks wait for it",
+        )
     return FailureCause(
         kind="hang",
         summary=f"the run {what} after {ended.wall_seconds:.0f} s",
@@ -157,18 +179,41 @@ def _hang(ended: Ended, log: str) -> FailureCause:
     )
 
 
-def _signal(ended: Ended, log: str) -> tuple[int | None, int | None]:
-    match = re.search(r"exitcode\s*:\s*-(\d+)", log) or re.search(r"Signal (\d+) \(SIG\w+\) received by PID", log)
-    rank_match = re.search(r"rank\s*:\s*(\d+) \(local_rank", log)
-    rank = int(rank_match[1]) if rank_match else None
-    if match is not None:
-        return int(match[1]), rank
-    code = ended.exit_code
+def _who(rank: int | None) -> str:
+    return "a rank" if rank is None else f"rank {rank}"
+
+
+def _launcher_died(name: str, log: str) -> FailureCause:
+    return FailureCause(
+        kind="launcher_died",
+        summary=f"the launcher itself was ended from outside by {name}; its ranks were ended too",
+        evidence=_tail(log),
+        fix="look in `dmesg` and in the scheduler's log for who ended it: a job's time or memory limit, or a person",
+    )
+
+
+def _signal(log: str) -> tuple[int | None, int | None]:
+    """Return the signal that a launcher says a rank died of, and the rank.
+
+    torchrun reports every rank, with the one that it saw end first as the root cause. Others end by SIGTERM, which
+    torchrun sends them, or by SIGABRT when a lost connection ends them: neither is the cause while there is another.
+    """
+    report, _, last = log.partition("Root Cause (first observed failure)")
+    ends = [(int(e[2]), int(e[1])) for part in (last, report) for e in _RANK_END.finditer(part)]
+    if ends:
+        return min(ends, key=lambda end: (end[0] == _TERM, end[0] == _ABORT))
+    # what DeepSpeed's launcher and torchrun's log say
+    match = re.search(
+        r"Signal (\d+) \(SIG\w+\) received by PID|exits with return code = -(\d+)|exitcode\s*:\s*-(\d+)", log
+    )
+    return (int(next(filter(None, match.groups()))) if match else None), None
+
+
+def _signal_of_exit(code: int | None) -> tuple[int | None, bool]:
+    """Return the signal behind an exit code, and whether it ended the launcher itself: of a child it tells 128 more."""
     if code is not None and code < 0:
-        return -code, rank
-    if code is not None and 128 < code < 160:
-        return code - 128, rank
-    return None, rank
+        return -code, True
+    return (code - 128 if code is not None and 128 < code < 160 else None), False
 
 
 def _around(log: str, line: str) -> tuple[str, ...]:

@@ -19,9 +19,16 @@ from typing import Literal
 
 import psutil
 
+from stratadvisor.validate import strays
+
 POLL_SECONDS = 0.25
 GRACE_SECONDS = 15.0
 ABORT_SECONDS = 5.0
+_STATES = {
+    psutil.STATUS_STOPPED: "is stopped (SIGSTOP, or a job control of the shell)",
+    psutil.STATUS_TRACING_STOP: "is stopped by a debugger",
+    psutil.STATUS_DISK_SLEEP: "waits inside the kernel, for a disk, a network file system or a driver",
+}
 _STALE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "NNODES")
 """Variables of an outer launcher: a bundle started inside one must not join that job."""
 
@@ -46,6 +53,8 @@ class Ended:
     """Largest resident memory seen over the launcher and all it started."""
     cgroup_oom_kills: int
     """Kills by the memory cgroup during the run."""
+    halted: tuple[str, ...] = ()
+    """Ranks of a stalled run that the system does not let run, each in words; seen before they were ended."""
 
 
 def launch_environment(run_directory: Path, extra: Mapping[str, str]) -> dict[str, str]:
@@ -73,8 +82,11 @@ def run_launcher(
     environment: Mapping[str, str],
     on_progress: Callable[[], None] | None = None,
 ) -> Ended:
-    """Run ``command`` in ``directory`` until it ends or a limit is reached; nothing it started survives."""
-    kills_before = _oom_kills()
+    """Run ``command`` in ``directory`` until it ends or a limit is reached; nothing it started survives.
+
+    It is asked to end when this process is killed.
+    """
+    kills_before = oom_kills()
     started = time.monotonic()
     with log_path.open("wb") as log:
         process = subprocess.Popen(
@@ -85,15 +97,18 @@ def run_launcher(
             stderr=subprocess.STDOUT,
             env=launch_environment(run_directory, environment),
             start_new_session=True,
+            preexec_fn=strays.ask_to_end_with_parent,  # noqa: PLW1509 - no threads run here; it only calls prctl
         )
-        how, peak = _watch(process, started, (log_path, watch), limits, on_progress)
+        how, peak, halted = _watch(process, started, (log_path, watch), limits, on_progress)
+    strays.end(run_directory)
     code = process.poll()
     return Ended(
         how=how,
         exit_code=code,
         wall_seconds=time.monotonic() - started,
         peak_tree_bytes=peak,
-        cgroup_oom_kills=max(0, _oom_kills() - kills_before),
+        cgroup_oom_kills=max(0, oom_kills() - kills_before),
+        halted=halted,
     )
 
 
@@ -103,8 +118,9 @@ def _watch(
     signs_of_life: tuple[Path, ...],
     limits: Limits,
     on_progress: Callable[[], None] | None,
-) -> tuple[Literal["exit", "stalled", "time_limit", "interrupted"], int]:
+) -> tuple[Literal["exit", "stalled", "time_limit", "interrupted"], int, tuple[str, ...]]:
     how: Literal["exit", "stalled", "time_limit", "interrupted"] = "exit"
+    halted: tuple[str, ...] = ()
     sizes, last_change, peak = _sizes(signs_of_life), started, 0
     try:
         while process.poll() is None:
@@ -117,6 +133,7 @@ def _watch(
                     on_progress()
             if now - last_change > limits.stall_seconds:
                 how = "stalled"
+                halted = _halted(process.pid)
                 break
             if now - started > limits.total_seconds:
                 how = "time_limit"
@@ -126,7 +143,7 @@ def _watch(
     finally:
         # also after a clean end: a rank may have outlived its launcher
         _end(process, abort_first=how == "stalled")
-    return how, peak
+    return how, peak, halted
 
 
 def _sizes(paths: tuple[Path, ...]) -> tuple[int, ...]:
@@ -182,9 +199,35 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-def _oom_kills() -> int:
-    """Return how many processes the kernel has killed for memory in this cgroup (v2 or v1) so far."""
-    for path in (Path("/sys/fs/cgroup/memory.events"), Path("/sys/fs/cgroup/memory/memory.oom_control")):
+def _halted(pid: int) -> tuple[str, ...]:
+    """Return which ranks are stopped or wait inside the kernel, in words."""
+    found = []
+    for member in _tree(pid):
+        with contextlib.suppress(psutil.Error):
+            state = _STATES.get(member.status())
+            rank = member.environ().get("RANK") if state is not None else None
+            if rank is not None:
+                found.append(f"rank {rank} {state}")
+    return tuple(found)
+
+
+def oom_kills(root: Path = Path("/")) -> int:
+    """Return how many processes the kernel has killed for memory in this process's group (cgroup v2 or v1) so far.
+
+    Where the group's own folder is not mounted (a container), the root of what is mounted stands for it.
+    """
+    groups = {"memory": "/", "": "/"}
+    with contextlib.suppress(OSError, ValueError):  # a line of another form ends the reading, not the run
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            groups.update(dict.fromkeys(controllers.split(","), group))
+    v1, v2 = root / "sys/fs/cgroup/memory", root / "sys/fs/cgroup"
+    for path in (
+        v2 / groups[""].lstrip("/") / "memory.events",
+        v1 / groups["memory"].lstrip("/") / "memory.oom_control",
+        v2 / "memory.events",
+        v1 / "memory.oom_control",
+    ):
         with contextlib.suppress(OSError, ValueError):
             for line in path.read_text().splitlines():
                 name, _, value = line.partition(" ")

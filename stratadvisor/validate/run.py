@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from stratadvisor.costs.energy import carbon_grams
@@ -43,6 +45,44 @@ def run_bundle(
     run_directory = directory.resolve() / RUN_FOLDER
     if run_directory.is_symlink():
         raise StratadvisorError(f"{run_directory} is a symbolic link; it is not replaced")
+    with _alone(directory):
+        return _run(
+            directory, plan, profile, run_directory, steps, data, limits or Limits(), proxy, progress, environment
+        )
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Hold a bundle: a second run would delete the first one's files. The kernel frees it however this process ends."""
+    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StratadvisorError(
+                f"another run-config is running in {directory}",
+                hint="wait for its end, or write the plan into another folder with recommend --output",
+            ) from None
+        except OSError:  # a file system without locks: the run is worth more than the guard
+            pass
+        yield
+    finally:
+        os.close(handle)
+
+
+def _run(
+    directory: Path,
+    plan: Plan,
+    profile: ClusterProfile,
+    run_directory: Path,
+    steps: int,
+    data: Path | None,
+    limits: Limits,
+    proxy: str,
+    progress: Callable[[str, float | None], None] | None,
+    environment: dict[str, str] | None,
+) -> ValidationResult:
+    launcher = directory / "launch.sh"
     shutil.rmtree(run_directory, ignore_errors=True)
     try:
         run_directory.mkdir()
@@ -68,7 +108,7 @@ def run_bundle(
         run_directory=run_directory,
         log_path=log_path,
         watch=metrics_path,
-        limits=limits or Limits(),
+        limits=limits,
         environment=environment or {},
         on_progress=show,
     )

@@ -13,8 +13,10 @@ from stratadvisor.validate.launch import Ended
 TORCHRUN = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
 
 
-def ended(how="exit", code=1, peak=0, kills=0):
-    return Ended(how=how, exit_code=code, wall_seconds=12.0, peak_tree_bytes=peak, cgroup_oom_kills=kills)
+def ended(how="exit", code=1, peak=0, kills=0, halted=()):
+    return Ended(
+        how=how, exit_code=code, wall_seconds=12.0, peak_tree_bytes=peak, cgroup_oom_kills=kills, halted=halted
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,22 @@ def ended(how="exit", code=1, peak=0, kills=0):
         ("deepspeed.runtime.config_utils.DeepSpeedConfigError: bad key\n", "bad_config", "recommend --force"),
         ("AssertionError: OneBitAdam is not a supported DeepSpeed Optimizer\n", "bad_config", ""),
         ("OSError: [Errno 28] No space left on device\n", "disk_full", "STRATADVISOR_RUN_DIR"),
+        # as c10d's writer, `cp` and bash say it, without an exception of Python
+        ("launch.sh: line 3: echo: write error: No space left on device\n", "disk_full", "STRATADVISOR_RUN_DIR"),
+        ("OSError: [Errno 24] Too many open files: '/proc/meminfo'\n", "resource_limit", "ulimit -n"),
+        ("RuntimeError: can't start new thread\n", "resource_limit", "ulimit -u"),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable\n", "resource_limit", "pids limit"),
+        ("launch.sh: fork: retry: Resource temporarily unavailable\n", "resource_limit", "pids limit"),
+        (
+            "OpenBLAS blas_thread_init: pthread_create failed for thread 3 of 8: Resource temporarily unavailable\n",
+            "resource_limit",
+            "pids limit",
+        ),
+        (
+            "ImportError: libtorch_cpu.so: failed to map segment from shared object: Cannot allocate memory\n",
+            "host_out_of_memory",
+            "",
+        ),
         (
             "RuntimeError: The NVIDIA driver on your system is too old; CUDA driver version is insufficient for CUDA "
             "runtime version\n",
@@ -105,7 +123,9 @@ def test_what_the_program_itself_says_goes_before_the_signal_that_ended_the_othe
     lost = (
         "rank 0: error: another process of this run ended or cannot be reached (x); the one that ended first says why\n"
     )
-    assert classify(ended(code=-15), lost, small_plan()).kind == "rank_died"
+    assert classify(ended(code=143), lost, small_plan()).kind == "rank_died"
+    # a launcher that died of a signal itself is the cause, whatever its ranks said while they were ended
+    assert classify(ended(code=-9), lost, small_plan()).kind == "launcher_died"
 
 
 def test_the_word_error_alone_decides_nothing():
@@ -121,6 +141,9 @@ def test_the_word_error_alone_decides_nothing():
         ("exit", -9, 1, 0, "host_out_of_memory"),
         ("exit", 137, 0, int(0.95 * 2**34), "host_out_of_memory"),
         ("exit", 137, 0, 2**30, "rank_died"),
+        ("exit", -9, 0, 2**30, "launcher_died"),
+        ("exit", -11, 0, 0, "launcher_died"),
+        ("exit", -15, 0, 0, "launcher_died"),
         ("exit", 135, 0, 0, "shared_memory_exhausted"),
         ("exit", 139, 0, 0, "rank_died"),
         ("exit", 127, 0, 0, "missing_package"),
@@ -139,6 +162,63 @@ def test_a_rank_killed_under_torchrun_is_seen_in_its_report():
     log = "  rank : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 7)\n  traceback : Signal 9 (SIGKILL) received by PID 7\n"
     cause = classify(ended(code=1, kills=2), log, small_plan())
     assert (cause.kind, cause.rank) == ("host_out_of_memory", 1)
+
+
+def test_what_deepspeed_s_launcher_says_of_a_killed_rank_is_no_death_of_the_launcher():
+    log = "[2026-01-01 00:00:00,000] [ERROR] [launch.py:325:sigkill_handler] ['python3'] exits with return code = -9\n"
+    cause = classify(ended(code=-9), log, small_plan())
+    assert cause.kind == "rank_died"
+    assert "SIGKILL" in cause.summary
+
+
+def test_a_rank_that_died_is_named_with_its_signal():
+    log = "  rank : 1 (local_rank: 1)\n  exitcode  : -11 (pid: 7)\n"
+    cause = classify(ended(code=1), log, small_plan())
+    assert (cause.kind, cause.rank) == ("rank_died", 1)
+    assert cause.summary == "rank 1 died of signal SIGSEGV"
+
+
+def torchrun_report(root: tuple[int, int], *others: tuple[int, int]) -> str:
+    """What torchrun prints of ranks and their exit codes; the root cause is the one that it saw end first."""
+
+    def block(at: int, rank: int, code: int) -> str:
+        return (
+            f"[{at}]:\n  time      : 2026\n  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 7)\n"
+        )
+
+    report = "Failures:\n" + "".join(block(i + 1, *other) for i, other in enumerate(others)) + "-----\n"
+    return report + "Root Cause (first observed failure):\n" + block(0, *root)
+
+
+@pytest.mark.parametrize(
+    ("root", "other", "rank", "name"),
+    [
+        ((1, -9), (0, -15), 1, "SIGKILL"),  # torchrun ends the others
+        ((0, -9), (1, -15), 0, "SIGKILL"),
+        ((0, -6), (1, -11), 1, "SIGSEGV"),  # the survivor's library aborts on the lost connection, and is seen first
+        ((0, 1), (1, -11), 1, "SIGSEGV"),
+        ((1, -6), (0, -15), 1, "SIGABRT"),
+        ((1, -15), (0, 1), 1, "SIGTERM"),
+    ],
+)
+def test_of_several_ranks_the_one_that_died_first_is_named(root, other, rank, name):
+    cause = classify(ended(code=1), torchrun_report(root, other), small_plan())
+    assert (cause.kind, cause.rank) == ("rank_died", rank)
+    assert cause.summary.startswith(f"rank {rank} ")
+    assert name in cause.summary
+
+
+@pytest.mark.parametrize("how", ["stalled", "time_limit"])
+def test_a_rank_that_the_system_does_not_let_run_explains_a_hang(how):
+    cause = classify(ended(how, halted=("rank 1 is stopped (SIGSTOP)",)), "", small_plan())
+    assert cause.kind == "hang"
+    assert "rank 1 is stopped" in cause.summary
+    assert "let that process run again" in cause.fix
+
+
+def test_limits_in_prose_are_no_cause():
+    log = "WARNING: Too many open files may slow this down\nthread says Resource temporarily unavailable, will retry\n"
+    assert classify(ended(code=3), log, small_plan()).kind == "unknown"
 
 
 def test_a_hang_shows_where_the_ranks_stood():

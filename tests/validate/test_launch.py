@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from plan_for_tests import small_plan
 
 from stratadvisor.errors import StratadvisorError
 from stratadvisor.schema.profile import ClusterProfile, NodeProfile
-from stratadvisor.validate.launch import Limits, launch_environment
+from stratadvisor.validate.launch import Limits, launch_environment, oom_kills
 from stratadvisor.validate.run import run_bundle
 
 PROFILE = ClusterProfile(nodes=(NodeProfile(hostname="a"),))
@@ -125,6 +126,75 @@ def test_an_interrupt_ends_the_ranks_and_is_reported(tmp_path):
     output, _ = process.communicate(timeout=120)
     assert output.split() == ["interrupted", "interrupted"]
     assert not _alive(int(child.read_text()))
+
+
+@pytest.mark.process
+def test_a_rank_with_a_session_of_its_own_does_not_outlive_the_run(tmp_path):
+    directory = bundle(tmp_path, "setsid sh -c 'echo $$ > child; exec sleep 600' &\nuntil [ -s child ]; do :; done\n")
+    run(directory)
+    assert not _alive(int((directory / "child").read_text()))
+
+
+@pytest.mark.process
+def test_a_stopped_rank_is_named(tmp_path):
+    directory = bundle(tmp_path, "RANK=3 sh -c 'kill -STOP $$'\n")
+    result = run(directory, stall_seconds=8)
+    assert result.cause is not None
+    assert result.cause.kind == "hang"
+    assert "rank 3 is stopped" in result.cause.summary
+
+
+@pytest.mark.process
+def test_a_second_run_of_the_same_bundle_is_refused_and_the_first_goes_on(tmp_path):
+    directory = bundle(tmp_path, "touch started\nuntil [ -e enough ]; do sleep 0.1; done\nexit 3\n")
+    outcomes = []
+    first = threading.Thread(target=lambda: outcomes.append(run(directory)))
+    first.start()
+    try:
+        deadline = time.monotonic() + 120
+        while not (directory / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with pytest.raises(StratadvisorError, match="another run-config is running"):
+            run(directory)
+        assert first.is_alive()
+    finally:
+        (directory / "enough").touch()
+        first.join(120)
+    assert [outcome.exit_code for outcome in outcomes] == [3]
+    assert run(directory).exit_code == 3  # and afterwards the bundle is free
+
+
+V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
+V2 = "low 0\nhigh 0\nmax 9\noom 8\noom_kill {}\noom_group_kill 0\n"
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "kills"),
+    [
+        # version 2: the process's own group, not the root that another job's kills are counted in
+        ("0::/user/job7\n", {"user/job7/memory.events": V2.format(2), "memory.events": V2.format(5)}, 2),
+        # version 1
+        (
+            "5:cpu,cpuacct:/a\n4:memory:/slurm/job7\n0::/b\n",
+            {"memory/slurm/job7/memory.oom_control": V1.format(3), "memory/memory.oom_control": V1.format(9)},
+            3,
+        ),
+        # a container: the path is the host's, what is mounted is the group itself
+        ("0::/docker/abc\n", {"memory.events": V2.format(4)}, 4),
+        ("4:memory:/docker/abc\n", {"memory/memory.oom_control": V1.format(6)}, 6),
+        # a group's name may hold a colon
+        ("0::/machine/a:b\n", {"machine/a:b/memory.events": V2.format(1)}, 1),
+        # nothing known is nothing counted; a line that is no number is passed over
+        ("", {}, 0),
+        ("0::/x\n", {"x/memory.events": "oom_kill many\n", "memory.events": V2.format(4)}, 4),
+        ("garbage\n", {"memory.events": V2.format(4)}, 4),
+    ],
+)
+def test_kills_for_memory_are_counted_in_the_process_s_own_group(tmp_path, group, files, kills):
+    for name, text in {"proc/self/cgroup": group, **{f"sys/fs/cgroup/{k}": v for k, v in files.items()}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert oom_kills(tmp_path) == kills
 
 
 def _alive(pid: int) -> bool:
