@@ -49,6 +49,23 @@ def leave(**_: Any) -> None:
     os._exit(7)
 
 
+def abort(**_: Any) -> None:
+    sys.stderr.write("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n")
+    sys.stderr.flush()
+    os.abort()
+
+
+def worker_raised(**_: Any) -> None:
+    """Raise what torch's data loader raises: a message with the traceback of another process."""
+    import traceback
+
+    try:
+        raise OSError(28, "No space left on device")
+    except OSError:
+        told = traceback.format_exc()
+    raise RuntimeError(f"Caught OSError in DataLoader worker process 0.\nOriginal {told}")
+
+
 def no_memory(**_: Any) -> None:
     raise MemoryError
 

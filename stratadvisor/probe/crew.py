@@ -81,6 +81,14 @@ def member_environment(threads: int, gloo_interface: str = "lo") -> dict[str, st
     return environment
 
 
+def _scratch() -> IO[bytes]:
+    """Return a file for a member's last words; in memory where the system can: /tmp may be full or read-only."""
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):
+            return os.fdopen(os.memfd_create("stratadvisor-member"), "w+b")
+    return tempfile.TemporaryFile()
+
+
 class Member:
     """One child process."""
 
@@ -100,13 +108,18 @@ class Member:
         return self._process.pid if self._process else None
 
     def start(self) -> multiprocessing.connection.Connection:
-        """Start the process unless it runs already."""
+        """Start the process unless it runs already.
+
+        Raises:
+            OSError: the system has no more processes, open files or memory for it.
+
+        """
         if self._connection is not None:
             return self._connection
         ours, theirs = multiprocessing.connection.Pipe()
         root = str(Path(stratadvisor.__file__).resolve().parent.parent)
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         try:
+            self._errors = _scratch()
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), str(os.getpid()), root],
                 pass_fds=[theirs.fileno()],
@@ -116,6 +129,10 @@ class Member:
                 env=member_environment(self._threads, self._gloo_interface),
                 start_new_session=True,
             )
+        except OSError:
+            ours.close()
+            self.end()
+            raise
         finally:
             theirs.close()
         self._connection, self._ready = ours, False
@@ -145,12 +162,12 @@ class Member:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=5)
         code = self._process.returncode
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            hint = ", most likely for lack of memory" if -code == signal.SIGKILL else ""
-            return f"the measuring process was ended by {name}{hint}"
+        if code == -signal.SIGKILL:
+            return "the measuring process was ended by SIGKILL, most likely for lack of memory"
         last = self._last_words()
-        return f"the measuring process ended with code {code}" + (f": {last}" if last else "")
+        died = code is not None and code < 0
+        how = f"was ended by {signal.Signals(-code).name}" if died else f"ended with code {code}"
+        return f"the measuring process {how}" + (f": {last}" if last else "")
 
     def _last_words(self) -> str:
         if self._errors is None:
@@ -206,8 +223,14 @@ class Crew:
         forsaken = False
         try:
             for index, wanted in settings.items():
-                self.members[index].send(target, wanted)
-                waiting[self.members[index].start()] = index
+                try:
+                    waiting[self.members[index].start()] = index
+                    self.members[index].send(target, wanted)
+                except OSError as problem:
+                    said = f"no measuring process can be started: {problem.strerror or problem}"
+                    answers[index] = Answer(status="failed", reason=said)
+                    if together:
+                        forsaken, end = True, min(end, time.monotonic() + _GRACE_SECONDS)
             while waiting:
                 arrived = multiprocessing.connection.wait(list(waiting), timeout=max(0.0, end - time.monotonic()))
                 if not arrived:

@@ -36,8 +36,11 @@ def _offer_to_oom_killer() -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception as one short sentence."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """Return an exception as one short sentence; of another process's traceback its last line, which is the cause."""
+    text = str(error).strip()
+    if "Traceback (most recent call last):" in text:  # torch hands on what a data-loader worker raised
+        text = text.splitlines()[-1]
+    text = " ".join(text.split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import tempfile
@@ -93,7 +94,7 @@ class Measuring:
     def _measure(self) -> None:
         cores = usable_cores(self._cpu)
         expected = len(self.devices) or len(cpu_devices(self._cpu, self.memory))
-        with Crew(1, threads_per_lane(cores, expected)) as crew, tempfile.TemporaryDirectory() as folder:
+        with Crew(1, threads_per_lane(cores, expected)) as crew, _rendezvous_folder() as folder:
             found: TorchDevices | None = self._one("torch_devices", crew, {})
             self._choose_lanes(found)
             crew.grow(len(self._lanes))
@@ -264,7 +265,20 @@ class Measuring:
         self.variation = assemble.variation_reading(values, self._why("stability"))
 
 
+def _rendezvous_folder() -> contextlib.AbstractContextManager[str]:
+    """Return a private folder; where nothing is writable any other, so that only the all-reduce fails, and says why."""
+    try:
+        return tempfile.TemporaryDirectory()
+    except OSError:
+        return contextlib.nullcontext(str(Path.cwd()))
+
+
 def _writable_place() -> Path:
     """Return the working directory, where data and checkpoints tend to lie, or the temporary one."""
     here = Path.cwd()
-    return here if os.access(here, os.W_OK) else Path(tempfile.gettempdir())
+    if os.access(here, os.W_OK):
+        return here
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError:  # none is writable: the sub-probe says so of this one
+        return here

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stratadvisor.probe.files import link_name, list_dir, read_int, read_text
+from stratadvisor.probe.outcome import UnsupportedHereError
 from stratadvisor.schema.base import Reading, reported, unknown
 from stratadvisor.schema.profile import NicKind, NicProfile
 
@@ -128,9 +129,16 @@ def _bare_rdma(root: Path, taken: set[str]) -> list[NicProfile]:
 
 
 def collect(root: Path = Path("/"), addresses: Mapping[str, tuple[str, ...]] | None = None) -> tuple[NicProfile, ...]:
-    """Return every network interface; ``addresses`` are psutil's when not given and ``root`` is this machine."""
+    """Return every network interface; ``addresses`` are psutil's when not given and ``root`` is this machine.
+
+    Raises:
+        UnsupportedHereError: there are interfaces, and nothing that describes them (a system without /sys).
+
+    """
     if addresses is None:
         addresses = system_addresses() if root == Path("/") else {}
+    if addresses and not (root / "sys/class/net").is_dir():
+        raise UnsupportedHereError("/sys/class/net is not there: what the interfaces are cannot be read")
     folders = [p for p in list_dir(root / "sys/class/net") if p.is_dir()]  # bonding_masters is a file
     nics = [_interface(root, folder, addresses.get(folder.name, ())) for folder in folders]
     return (*nics, *_bare_rdma(root, {nic.rdma_device for nic in nics}))

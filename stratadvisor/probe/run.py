@@ -10,7 +10,7 @@ from typing import Any
 
 from stratadvisor import plugins
 from stratadvisor.errors import ProbeError, UsageError
-from stratadvisor.probe import PLUGGED, PROBES, assemble
+from stratadvisor.probe import PLUGGED, PROBES, assemble, company
 from stratadvisor.probe.crew import Crew
 from stratadvisor.probe.judge import judge
 from stratadvisor.probe.looker import Looker, Progress, selection
@@ -71,7 +71,10 @@ def _probe(looker: Looker, storage_path: Path | None) -> ClusterProfile:
     found = Measuring(
         looker, hostname, storage_path, cpu=host.cpu, memory=host.memory, devices=host.devices, links=host.links
     )
+    measures = any(PROBES[name].budget_seconds and looker.wanted(name) for name in PROBES)
+    beside = company.others() if measures else frozenset()
     found.run()
+    beside |= company.others() if measures else frozenset()
     plugged = _plugged(looker)
     for name in PROBES:
         if not looker.wanted(name):
@@ -100,8 +103,9 @@ def _probe(looker: Looker, storage_path: Path | None) -> ClusterProfile:
         collectives=found.sweeps,
         observations=tuple(looker.observations),
     )
+    measured = (*company.verdicts(hostname, beside), *found.verdicts)
     named = own_name(Path("/"), hostname, host.nics)
-    verdicts = (*found.verdicts, *host_verdicts(node), *named, *judge(profile), *plugged)
+    verdicts = (*measured, *host_verdicts(node), *named, *judge(profile), *plugged)
     return profile.model_copy(update={"verdicts": verdicts})
 
 

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -215,3 +216,46 @@ def test_ranks_that_wait_for_each_other_do_not_wait_for_one_that_is_lost() -> No
         assert answers[0].status == "failed"
         assert "waiting for a rank that was lost" in answers[0].reason
         assert [member.losses for member in crew.members] == [0, 1]
+
+
+def test_a_crash_comes_with_the_last_words_of_the_library_that_crashed() -> None:
+    with Crew(1) as crew:
+        answer = crew.ask("probe_targets:abort", {0: {}}, GENEROUS)[0]
+    assert answer.reason == "the measuring process was ended by SIGABRT: what():  std::bad_alloc"
+
+
+def test_a_member_starts_where_no_file_can_be_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("files in memory are Linux's")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(OSError, match="gone"):
+        tempfile.TemporaryFile()  # noqa: SIM115 - it cannot be opened
+    with Crew(1) as crew:
+        answer = crew.ask("probe_targets:leave", {0: {}}, GENEROUS)[0]
+    assert "cannot open libstrange.so" in answer.reason
+
+
+def test_of_a_worker_s_traceback_the_cause_is_told() -> None:
+    with Crew(1) as crew:
+        answer = crew.ask("probe_targets:worker_raised", {0: {}}, GENEROUS)[0]
+    assert answer.reason == "RuntimeError: OSError: [Errno 28] No space left on device"
+
+
+def test_a_process_that_cannot_be_started_is_an_answer_and_the_others_go_on() -> None:
+    """Under a limit of open files that is enough for one member, in a process of its own."""
+    code = (
+        "import resource, sys\n"
+        "from stratadvisor.probe.crew import Crew\n"
+        "with Crew(40) as crew:\n"
+        "    crew.ask('probe_targets:echo', {0: {}}, 300)\n"
+        "    resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+        "    answers = crew.ask('probe_targets:echo', {m: {} for m in range(40)}, 300)\n"
+        "    print(answers[0].status, answers[39].status, answers[39].reason)\n"
+        "    again = crew.ask('probe_targets:echo', {0: {}}, 300)[0]\n"
+        "    print(again.status)\n"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([HELPERS, *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=500)
+    told, again = done.stdout.splitlines()
+    assert told == "ok failed no measuring process can be started: Too many open files", done.stderr
+    assert again == "ok"

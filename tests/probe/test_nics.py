@@ -11,6 +11,7 @@ import pytest
 from probe_trees import plant
 
 from stratadvisor.probe import nics
+from stratadvisor.probe.outcome import UnsupportedHereError
 from stratadvisor.schema.profile import NicProfile
 
 HCA = "sys/devices/pci0000:80/0000:81:00.0"
@@ -115,6 +116,11 @@ def test_efa_has_no_interface_of_its_own(tmp_path: Path) -> None:
 def test_a_port_without_link_is_down_and_its_nonsense_rate_is_unknown(tmp_path: Path) -> None:
     found = nics.collect(plant(tmp_path, infiniband(rate="0 Gb/sec", state="1: DOWN")), {})[0]
     assert (found.up, found.rate_bytes_per_second.value) == (False, None)
+
+
+def test_interfaces_that_nothing_describes_are_unknown_and_not_none(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedHereError, match="/sys/class/net"):
+        nics.collect(tmp_path, {"eth0": ("192.0.2.2",)})
 
 
 def test_an_empty_root_has_no_interfaces(tmp_path: Path) -> None:
