@@ -183,7 +183,8 @@ def probe_hosts(
         skip: the same.
         quick: fewer sizes and repeats.
         time_limit_seconds: of each node's measurements.
-        limit_seconds: until a host that has not said a word counts as silent; None: a minute, and more for many hosts.
+        limit_seconds: until a host that has not said a word counts as silent; None: a minute or the time limit,
+            and more for many hosts.
         progress: told after each host.
         keep: given what has come together when the probe is broken off with Ctrl-C.
         output: where the profile will be written; what comes in lies beside it until then.
@@ -196,7 +197,8 @@ def probe_hosts(
     selection(only, skip)
     settings = {"only": only, "skip": skip, "quick": quick, "time_limit_seconds": time_limit_seconds}
     asked = Asked(ssh=_words(ssh), python=python, settings=json.dumps(settings))
-    arrive = limit_seconds if limit_seconds is not None else STARTING_SECONDS + len(hosts) / 4
+    usual = max(STARTING_SECONDS, time_limit_seconds) + len(hosts) / 4
+    arrive = limit_seconds if limit_seconds is not None else usual
     limits = limits_for(len(hosts), time_limit_seconds, quick=quick, arrive_seconds=arrive)
     raise_file_limit(3 * len(hosts))
     journal = Journal(output) if output is not None else None

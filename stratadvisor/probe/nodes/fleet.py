@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stratadvisor.errors import ProbeError
@@ -38,21 +38,21 @@ from stratadvisor.probe.place import Place
 from stratadvisor.schema.profile import ClusterProfile
 
 STARTING_SECONDS = 60.0
-"""Between the first and the last node's start."""
+"""Between the first and the last node's start, or the time limit of a node's measurements if that is longer."""
 _TRANSFERS_SECONDS = 10.0
 """What all rounds together aim at, for few nodes."""
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.3, 1.5
 
 
 def limits_for(
-    num_nodes: int, time_limit_seconds: float, *, quick: bool, arrive_seconds: float = STARTING_SECONDS
+    num_nodes: int, time_limit_seconds: float, *, quick: bool, arrive_seconds: float | None = None
 ) -> Limits:
     """Return the deadlines: few nodes get longer transfers, which a busy machine disturbs less."""
     share = QUICK_SHARE if quick else 1.0
     rounds = max(1, len(plan_rounds(range(num_nodes))))
     transfer = min(_LONGEST_SECONDS, max(_SHORTEST_SECONDS, _TRANSFERS_SECONDS / (2 * rounds))) * share
     return Limits(
-        arrive=arrive_seconds,
+        arrive=max(STARTING_SECONDS, time_limit_seconds) if arrive_seconds is None else arrive_seconds,
         gather=time_limit_seconds + STARTING_SECONDS,
         round=20.0 + 10 * transfer,
         transfer=transfer,
@@ -78,6 +78,7 @@ class Fleet:
         self._problem: BaseException | None = None
         self._journal = Journal(self.journal) if self.journal is not None else None
         self._hub: Hub | None = None
+        self._kept: Found | None = None
 
     @property
     def leads(self) -> bool:
@@ -93,7 +94,7 @@ class Fleet:
         """
         limits = limits_for(self.where.num_nodes, self.time_limit_seconds, quick=self.quick)
         address, port, key = self._start() if self.leads else self._find()
-        channel = call(address, port, STARTING_SECONDS)
+        channel = call(address, port, limits.arrive)
         here, interface = reached_at(channel, os.environ, self._nics)
         listener = socket.create_server(
             (here, 0), family=socket.AF_INET6 if ":" in here else socket.AF_INET, backlog=64
@@ -116,6 +117,9 @@ class Fleet:
                 self.progress("waiting for the other nodes", None)
             with Collectives(profile, here, interface, quick=self.quick) as collectives:
                 left_out = member.serve(collectives.do)
+        except KeyboardInterrupt:
+            self._kept = self._snapshot()  # before this node leaves, which the conductor would take for a loss
+            raise
         finally:
             member.leave()
             with contextlib.suppress(OSError):
@@ -125,9 +129,21 @@ class Fleet:
         return self._finish() if self.leads else None
 
     def so_far(self) -> Found | None:
-        """Return what has come together when the probe is broken off; None where nothing has."""
-        found = self._conductor.found if self._conductor is not None else None
-        return found if found is not None and found.profiles else None
+        """Return what had come together when the probe was broken off; None where nothing had."""
+        return self._kept if self._kept is not None and self._kept.profiles else None
+
+    def _snapshot(self) -> Found | None:
+        if self._conductor is None:
+            return None
+        found = self._conductor.found  # another thread adds to it
+        return replace(
+            found,
+            hellos=dict(found.hellos),
+            profiles=dict(found.profiles),
+            links=list(found.links),
+            lost=dict(found.lost),
+            failed=list(found.failed),
+        )
 
     def done(self) -> None:
         """The profile is written: what lay beside it is no longer needed."""
@@ -154,14 +170,15 @@ class Fleet:
         return str(content["address"]), int(content["port"]), str(content["key"])
 
     def _publish(self, value: str) -> str:
+        wait_seconds = max(STARTING_SECONDS, self.time_limit_seconds)
         settings = {
             "address": self.where.address,
             "port": self.where.port,
             "value": value,
-            "wait_seconds": STARTING_SECONDS,
+            "wait_seconds": wait_seconds,
         }
         with Crew(1, gloo_interface="") as crew:
-            answer = crew.ask("stratadvisor.probe.exchange:rendezvous", {0: settings}, 2 * STARTING_SECONDS)[0]
+            answer = crew.ask("stratadvisor.probe.exchange:rendezvous", {0: settings}, 2 * wait_seconds)[0]
         if answer.status != "ok":
             raise ProbeError(
                 f"node {self.where.node_rank} could not meet the others at {self.where.address}:{self.where.port}:"
