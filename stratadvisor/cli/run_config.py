@@ -33,7 +33,7 @@ def run_config(
         bool, typer.Option("--no-proxy", help="Refuse to scale down when this machine is smaller than the plan.")
     ] = False,
     accept_drift: Annotated[
-        bool, typer.Option("--accept-drift", help="Run although files were edited, or this machine changed, since the plan.")
+        bool, typer.Option("--accept-drift", help="Run although files or this machine changed since the plan.")
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="Print the result on standard output.")] = False,
 ) -> None:
