@@ -13,6 +13,7 @@
  *   p2p A B STATUS      nvmlGpuP2PStatus_t of a pair (all pairs: "p2p * * STATUS")
  * A value of the form "!N" makes the call fail with error N; a key that is missing answers "not supported" (3).
  * The key "hang N" lets the question for the name take N seconds.
+ * The key "lost_after N" lets it answer N questions about the device and then none: error 15, as after an XID 79.
  * The key "handle !N" lets the device be counted but gives no handle; "dead N" fails every call about it with N.
  */
 #include <stdio.h>
@@ -27,7 +28,7 @@ enum { MAX_DEVICES = 32, MAX_KEYS = 64, MAX_SLICES = 8, MAX_PAIRS = 512, MAX_LIN
 struct pair { char key[64]; char value[192]; };
 typedef struct device {
     struct pair pairs[MAX_KEYS];
-    int num_pairs, number, num_slices;
+    int num_pairs, number, num_slices, asked;
     struct device *slices[MAX_SLICES];
     struct device *parent;
     int link_to[MAX_LINKS], num_links; /* peer device, or -1 for a switch */
@@ -93,7 +94,9 @@ static const char *get(device *d, const char *key, nvmlReturn_t *error) {
     *error = ready ? NOT_SUPPORTED : UNINITIALIZED;
     if (!ready) return NULL;
     if (!d) { *error = INVALID_ARGUMENT; return NULL; }
+    d->asked++;
     for (int i = 0; i < d->num_pairs; i++) {
+        if (!strcmp(d->pairs[i].key, "lost_after") && d->asked > atoi(d->pairs[i].value)) { *error = 15; return NULL; }
         if (!strcmp(d->pairs[i].key, "dead")) { *error = atoi(d->pairs[i].value); return NULL; }
         if (!strcmp(d->pairs[i].key, key)) found = d->pairs[i].value;
     }
