@@ -33,7 +33,7 @@ def own_imports(text: str) -> set[str]:
 
     Parsing all of them takes a tenth of the time of a whole ``recommend``.
     """
-    found = set()
+    found: set[str] = set()
     for module, names in _OWN_IMPORT.findall(text):
         given = (name.split(" as ")[0].strip(" ()\n") for name in names.split(","))
         found.update([module] if module else filter(None, given))

@@ -12,7 +12,7 @@ from rich.text import Text
 from stratadvisor.report.console import console, heading, safe, wrapped
 from stratadvisor.report.format import bar, energy, interval, mass, percent
 from stratadvisor.report.trace import clause_text
-from stratadvisor.schema.plan import NodeGroup, Plan
+from stratadvisor.schema.plan import Decision, NodeGroup, Plan
 from stratadvisor.units import format_bytes, format_count, format_seconds
 
 TITLES = {
@@ -45,6 +45,11 @@ SHAPING = {
 """What a branch must set to be shown on the one screen."""
 ROUTING = {"node_speeds"}
 """Questions that set nothing but decide where the path goes."""
+
+
+def shaping_decisions(plan: Plan) -> tuple[Decision, ...]:
+    """Return the decisions that shaped the plan, in the order of the path."""
+    return tuple(d for d in plan.decisions if SHAPING & set(d.sets) or d.question in ROUTING)
 
 
 def show_plan(plan: Plan, *, bundle: Path | None, verdicts: tuple[tuple[str, str], ...] = ()) -> None:
@@ -158,7 +163,7 @@ def _row(out: Console, label: str, text: str) -> None:
 def _why(out: Console, plan: Plan) -> None:
     """Print the branches that shaped the plan; the rest of the path is named in one line."""
     out.print(heading("why: the path through the flowchart"))
-    shaping = [d for d in plan.decisions if SHAPING & set(d.sets) or d.question in ROUTING]
+    shaping = shaping_decisions(plan)
     for decision in shaping:
         clauses = "; ".join(clause_text(c) for c in decision.clauses[:2])
         wrapped(out, f"{decision.branch} {decision.ask} -> {decision.name}" + (f" [{clauses}]" if clauses else ""))
@@ -186,14 +191,25 @@ def _others(out: Console, plan: Plan) -> None:
         wrapped(out, f"would change: {flip.fact} is {flip.now}; at {flip.threshold}, {flip.then} wins")
 
 
+def _by_verdict(verdicts: tuple[tuple[str, str], ...]) -> dict[str, list[str]]:
+    """Return names under their verdicts; a folder is one name, under "changed" where its files differ in theirs."""
+    of_name: dict[str, Counter[str]] = {}
+    for path, verdict in verdicts:
+        of_name.setdefault(path.split("/")[0] + ("/" if "/" in path else ""), Counter())[verdict] += 1
+    found: dict[str, list[str]] = {}
+    for name, counts in of_name.items():
+        if len(counts) == 1:
+            found.setdefault(next(iter(counts)), []).append(name)
+        else:
+            told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+            found.setdefault("changed", []).append(f"{name} ({told})")
+    return found
+
+
 def _files(out: Console, bundle: Path, verdicts: tuple[tuple[str, str], ...]) -> None:
     out.print(heading(f"files in {safe(bundle)}"))
-    by_verdict: dict[str, list[str]] = {}
-    for path, verdict in verdicts:
-        by_verdict.setdefault(verdict, []).append(path)
-    for verdict, paths in by_verdict.items():
-        top = list(dict.fromkeys(p.split("/")[0] + ("/" if "/" in p else "") for p in paths))
-        wrapped(out, f"{verdict}: {', '.join(top)}")
+    for verdict, names in _by_verdict(verdicts).items():
+        wrapped(out, f"{verdict}: {', '.join(names)}")
     named = shlex.quote(str(bundle))
     for label, command in (("check", f"stratadvisor run-config {named}"), ("start", f"bash {named}/launch.sh")):
         out.print(Text(f"  {label:<11}{safe(command)}"), soft_wrap=True)  # one line: it is there to be copied

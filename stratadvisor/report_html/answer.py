@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Callable
 
 from stratadvisor.report.format import UNKNOWN, energy, interval, mass, measured_energy, percent
-from stratadvisor.report.plan import TITLES
+from stratadvisor.report.plan import TITLES, shaping_decisions
 from stratadvisor.report_html.markup import Html, Section, e, join, lines, tag
 from stratadvisor.report_html.subject import Subject
 from stratadvisor.schema.plan import Interval, Plan
 from stratadvisor.schema.validation import RunConfigOutcome
 from stratadvisor.units import format_bytes, format_count, format_seconds
+
+NEARLY = 1.05
+"""Ratio of times below which two predictions are called equal here: the goal for a prediction corrected by a run."""
+DECIDING = {"family", "minimum_sharding"}
+"""What a branch must set to be named at the top."""
 
 
 def title_of(subject: Subject) -> str:
@@ -32,7 +37,7 @@ def title_of(subject: Subject) -> str:
 def lead(subject: Subject) -> Html:
     """Return the answer in a few lines."""
     if subject.plan is not None:
-        return _plan_lead(subject.plan)
+        return _plan_lead(subject.plan, subject.outcome)
     if subject.comparison is not None and subject.outcome is None:
         names = ", ".join(entry.name for entry in subject.comparison.clusters if not entry.what_if)
         return tag("p", e(f"One model planned on {names}; nothing was run."), class_="lead")
@@ -51,8 +56,36 @@ def lead(subject: Subject) -> Html:
     return tag("p", e(f"{kinds}; {how[profile.source]}.{when}"), class_="lead")
 
 
-def _plan_lead(plan: Plan) -> Html:
-    work = plan.workload
+def _why(plan: Plan) -> Html:
+    """Return what decided the family and the sharding, and what the nearest other way would take."""
+    decided = [d for d in shaping_decisions(plan) if DECIDING & set(d.sets)]
+    said = [f"{d.ask} {d.name.replace('-', ' ').capitalize()}. {d.because}" for d in decided]
+    others = [a for a in plan.alternatives if a.feasible and a.relative_to_choice is not None]
+    if others:
+        nearest = min(others, key=lambda a: a.relative_to_choice or 0.0)
+        reason = f" ({nearest.reason})" if nearest.reason else ""
+        said.append(f"Nearest other way: {nearest.strategy}, {nearest.relative_to_choice:.2f} x the time{reason}.")
+    elif plan.alternatives:
+        said.append("No other way fits.")
+    return join(tag("div", e(line)) for line in said)
+
+
+def _sure(plan: Plan, outcome: RunConfigOutcome | None) -> Html:
+    """Return in one sentence what the figures rest on."""
+    if outcome is not None:
+        return e(" ".join(_validated(outcome)[:2]))
+    step = plan.predicted.step_seconds
+    band = f"a step takes {format_seconds(step.low)} to {format_seconds(step.high)} in nine runs of ten"
+    basis = "Computed, corrected by an earlier run" if plan.predicted.calibrated else "Computed, not run yet"
+    close = [
+        a.strategy for a in plan.alternatives if a.feasible and a.relative_to_choice and a.relative_to_choice < NEARLY
+    ]
+    alike = f"; too close to tell apart without a run: {', '.join(dict.fromkeys(close))}" if close else ""
+    return e(f"{basis}: {band}{alike}.")
+
+
+def _plan_lead(plan: Plan, outcome: RunConfigOutcome | None) -> Html:
+    work, model, length = plan.workload, plan.workload.model, plan.batch.sequence_length
     devices = ", ".join(f"{g.num_nodes} x {g.devices_per_node} {g.device_name}" for g in plan.groups)
     batches = "; ".join(
         f"{g.node_class}: micro-batch {g.micro_batch_size} x {g.gradient_accumulation_steps}"
@@ -60,16 +93,18 @@ def _plan_lead(plan: Plan) -> Html:
         for g in plan.groups
     )
     rows = (
-        ("chosen", TITLES.get(plan.strategy, plan.strategy)),
-        ("how", plan.variant),
+        ("chosen", e(TITLES.get(plan.strategy, plan.strategy))),
+        ("how", e(plan.variant)),
+        ("why", _why(plan)),
+        ("how\u00a0sure", _sure(plan, outcome)),
         (
             "model",
-            f"{work.model.name}: {format_count(work.model.num_parameters)} parameters, {work.method}, {plan.precision}",
+            e(f"{model.name}: {format_count(model.num_parameters)} parameters, {work.method}, {plan.precision}"),
         ),
-        ("devices", f"{devices} (nodes x devices)"),
-        ("batch", f"{plan.batch.global_batch_size} sequences of {plan.batch.sequence_length} tokens a step; {batches}"),
+        ("devices", e(f"{devices} (nodes x devices)")),
+        ("batch", e(f"{plan.batch.global_batch_size} sequences of {length} tokens a step; {batches}")),
     )
-    body = (tag("tr", tag("th", e(name), scope="row"), tag("td", e(text))) for name, text in rows)
+    body = (tag("tr", tag("th", e(name), scope="row"), tag("td", text)) for name, text in rows)
     return tag(
         "div",
         tag("table", tag("caption", e("The answer")), tag("tbody", *body)),

@@ -48,6 +48,7 @@ _CONFIG: Spec = {
         "orient": "bottom",
         "direction": "horizontal",
         "symbolStrokeWidth": 0,
+        "columnPadding": 24,  # for a sans-serif that is wider than the measured one
     },
     "text": {"color": theme.INK.light, "fontSize": 12, "font": FONT},
 }
@@ -65,7 +66,7 @@ def require_library() -> None:
     except ImportError:
         raise StratadvisorError(
             "charts need vl-convert-python, which is not installed",
-            hint="pip install 'stratadvisor[report]' (or: pip install vl-convert-python)",
+            hint="pip install vl-convert-python (the extra 'report' of this package brings it)",
         ) from None
 
 

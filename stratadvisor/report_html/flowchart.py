@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stratadvisor.report.plan import shaping_decisions
 from stratadvisor.report.trace import clause_text
 from stratadvisor.report_html import svg, theme
 from stratadvisor.report_html.charts import wrap
@@ -155,9 +157,20 @@ def _table(plan: Plan) -> Table:
 
 
 def path(plan: Plan) -> Html:
-    """Return the path in words: each question, the answer, the values behind it, what was passed over."""
+    """Return the path in words: the questions that shaped the plan, then, folded, those that changed nothing."""
+    shaping = shaping_decisions(plan)
+    rest = [d for d in plan.decisions if d not in shaping]
+    parts = [tag("h3", e("What shaped the plan")), _steps(shaping)] if shaping else []
+    if rest:
+        title = f"Also asked, without changing the choice ({len(rest)})"
+        parts.append(tag("details", tag("summary", e(title)), _steps(rest)))
+    return join(parts)
+
+
+def _steps(decisions: Iterable[Decision]) -> Html:
+    """Return each question, the answer, the values behind it, what was passed over."""
     items = []
-    for decision in plan.decisions:
+    for decision in decisions:
         parts = [
             e(decision.ask),
             Html(" "),

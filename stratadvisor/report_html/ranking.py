@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stratadvisor.report.format import interval
+from stratadvisor.report.plan import TITLES
 from stratadvisor.report_html import charts, theme
 from stratadvisor.report_html.markup import Figure, Html, Table, e, join, lines, tag, unique
 from stratadvisor.schema.plan import Alternative, Interval, Plan
@@ -39,7 +40,9 @@ def not_chosen(plan: Plan) -> Html:
     for other in plan.alternatives[:MAX_SAID]:
         words = other.reason or ("does not fit" if not other.feasible else "predicted slower")
         family = "" if other.inside_family else "; outside the flowchart's family"
-        items.append(tag("li", tag("strong", e(other.strategy)), e(f" ({other.variant}): {words}{family}")))
+        text = f": {words}{family} ({other.variant})"
+        named = TITLES.get(other.strategy, "")
+        items.append(tag("li", tag("strong", e(other.strategy)), e(f" {named}" if named else ""), e(text)))
     flips = [f"{f.fact} is {f.now}; at {f.threshold}, {f.then} wins" for f in plan.flips]
     parts = [tag("h3", e("Why not the others")), tag("ul", *items)] if items else []
     if flips:

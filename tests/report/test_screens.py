@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from plan_for_tests import small_plan
 
@@ -175,3 +177,21 @@ def test_numbers_carry_their_origin():
     assert reading(unknown("denied"), format_bytes) == "unknown (denied)"
     assert percent(0.004) == "0.4 %"
     assert energy(3.6e6 * 250) == "250 kWh"
+
+
+def test_a_folder_is_named_once_with_what_happens_to_its_files(capsys):
+    verdicts = (
+        ("plan.json", "changed"),
+        ("train.py", "identical"),
+        ("runtime/a.py", "create"),
+        ("runtime/b.py", "identical"),
+        ("runtime/c.py", "identical"),
+        ("runtime/d.py", "removed"),
+        ("targets/x/launch.sh", "create"),
+    )
+    show_plan(plan(), bundle=Path("b"), verdicts=verdicts)
+    said = "\n".join(lines(capsys)).split("files in ")[1]
+    assert "  changed: plan.json, runtime/ (1 create, 2 identical, 1 removed)\n" in said
+    assert "  identical: train.py\n" in said
+    assert "  create: targets/\n" in said
+    assert said.count("runtime/") == 1

@@ -175,6 +175,31 @@ def test_numbers_stand_with_their_origin(pages):
     assert "1.25 GB/s (measured)" in map_table
 
 
+def test_the_top_says_what_was_chosen_why_and_how_sure_that_is(pages):
+    def top(name: str) -> dict[str, str]:
+        header = Page(pages[name]).all("header")[0]
+        cells = (inner(row, "th") + inner(row, "td") for row in inner(inner(header, "table")[0], "tr"))
+        return {head.text.replace("\u00a0", " "): text.text for head, text in cells}
+
+    before, after = top("plan"), top("everything")
+    assert before["chosen"].startswith("DDP: ")
+    assert before["why"].startswith("Are the nodes equal? plain Equal plain. Because plain.")
+    assert "Nearest other way: zero2 plain, 1.25 x the time (slower plain)." in before["why"]
+    assert before["how sure"] == "Computed, not run yet: a step takes 50 ms to 200 ms in nine runs of ten."
+    assert "validation run of" in after["how sure"]
+    assert "not run yet" not in after["how sure"]
+
+
+def test_ways_that_a_prediction_cannot_tell_apart_are_named_at_the_top():
+    made = plan()
+    near = made.alternatives[0].model_copy(update={"strategy": "fsdp2", "relative_to_choice": 1.01})
+    far = made.alternatives[0].model_copy(update={"strategy": "hsdp", "relative_to_choice": 1.3})
+    text = page.render(Subject(plan=made.model_copy(update={"alternatives": (far, near)})), None)
+    sure = next(e.text for e in Page(text).all("td") if e.text.startswith("Computed"))
+    assert sure.endswith("too close to tell apart without a run: fsdp2.")
+    assert "Nearest other way: fsdp2, 1.01 x" in text
+
+
 def test_the_tables_as_data_are_the_tables_of_the_page(pages):
     read = Page(pages["everything"])
     for entry in page.as_data(everything(), None):
