@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +30,7 @@ _STATES = {
     psutil.STATUS_TRACING_STOP: "is stopped by a debugger",
     psutil.STATUS_DISK_SLEEP: "waits inside the kernel, for a disk, a network file system or a driver",
 }
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STALE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "NNODES")
 """Variables of an outer launcher: a bundle started inside one must not join that job."""
 
@@ -88,62 +90,91 @@ def run_launcher(
     """
     kills_before = oom_kills()
     started = time.monotonic()
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=launch_environment(run_directory, environment),
-            start_new_session=True,
-            preexec_fn=strays.ask_to_end_with_parent,  # noqa: PLW1509 - no threads run here; it only calls prctl
-        )
-        how, peak, halted = _watch(process, started, (log_path, watch), limits, on_progress)
-    strays.end(run_directory)
-    code = process.poll()
+    run = _Run(limits, (log_path, watch), on_progress, started)
+    try:
+        with log_path.open("wb") as log, _uninterrupted() as mask:
+            run.process = subprocess.Popen(
+                command,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=launch_environment(run_directory, environment),
+                start_new_session=True,
+                preexec_fn=partial(strays.prepare_child, mask),  # noqa: PLW1509 - it makes two system calls
+            )
+        run.wait()
+    except KeyboardInterrupt:
+        run.how = "interrupted"
+    finally:
+        run.end()
+    try:
+        strays.end(run_directory)
+    except KeyboardInterrupt:  # one more of those: it is done now, and nothing is left that could wait
+        run.how = "interrupted"
+        strays.end(run_directory)
     return Ended(
-        how=how,
-        exit_code=code,
+        how=run.how,
+        exit_code=run.process.poll() if run.process is not None else None,
         wall_seconds=time.monotonic() - started,
-        peak_tree_bytes=peak,
+        peak_tree_bytes=run.peak,
         cgroup_oom_kills=max(0, oom_kills() - kills_before),
-        halted=halted,
+        halted=run.halted,
     )
 
 
-def _watch(
-    process: subprocess.Popen[bytes],
-    started: float,
-    signs_of_life: tuple[Path, ...],
-    limits: Limits,
-    on_progress: Callable[[], None] | None,
-) -> tuple[Literal["exit", "stalled", "time_limit", "interrupted"], int, tuple[str, ...]]:
-    how: Literal["exit", "stalled", "time_limit", "interrupted"] = "exit"
-    halted: tuple[str, ...] = ()
-    sizes, last_change, peak = _sizes(signs_of_life), started, 0
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[set[int]]:
+    """Hold back signals that end this process, so that none comes between a child's start and its name being known."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
-        while process.poll() is None:
+        yield {int(number) for number in mask}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@dataclass
+class _Run:
+    """A launcher while it is watched."""
+
+    limits: Limits
+    signs_of_life: tuple[Path, ...]
+    on_progress: Callable[[], None] | None
+    started: float
+    process: subprocess.Popen[bytes] | None = None
+    how: Literal["exit", "stalled", "time_limit", "interrupted"] = "exit"
+    peak: int = 0
+    halted: tuple[str, ...] = ()
+
+    def wait(self) -> None:
+        """Return when the launcher has ended or a limit is reached."""
+        assert self.process is not None
+        sizes, last_change = _sizes(self.signs_of_life), self.started
+        while self.process.poll() is None:
             time.sleep(POLL_SECONDS)
-            peak = max(peak, _tree_bytes(process.pid))
-            now, current = time.monotonic(), _sizes(signs_of_life)
+            self.peak = max(self.peak, _tree_bytes(self.process.pid))
+            now, current = time.monotonic(), _sizes(self.signs_of_life)
             if current != sizes:
                 sizes, last_change = current, now
-                if on_progress is not None:
-                    on_progress()
-            if now - last_change > limits.stall_seconds:
-                how = "stalled"
-                halted = _halted(process.pid)
+                if self.on_progress is not None:
+                    self.on_progress()
+            if now - last_change > self.limits.stall_seconds:
+                self.how = "stalled"
+                self.halted = _halted(self.process.pid)
                 break
-            if now - started > limits.total_seconds:
-                how = "time_limit"
+            if now - self.started > self.limits.total_seconds:
+                self.how = "time_limit"
                 break
-    except KeyboardInterrupt:
-        how = "interrupted"
-    finally:
-        # also after a clean end: a rank may have outlived its launcher
-        _end(process, abort_first=how == "stalled")
-    return how, peak, halted
+
+    def end(self) -> None:
+        """End what is left of its tree, also after a clean end: a rank may have outlived its launcher."""
+        if self.process is None:
+            return
+        try:
+            _end(self.process, abort_first=self.how == "stalled")
+        except KeyboardInterrupt:  # a second one: without grace then
+            self.how = "interrupted"
+            _signal_group(self.process.pid, signal.SIGKILL)
 
 
 def _sizes(paths: tuple[Path, ...]) -> tuple[int, ...]:

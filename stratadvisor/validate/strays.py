@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import psutil
@@ -22,11 +23,12 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 """Opened here: between fork and exec the loader's lock may be held by a thread that no longer exists."""
 
 
-def ask_to_end_with_parent() -> None:
-    """Ask Linux for SIGTERM when the parent dies; to be called in a child between fork and exec.
+def prepare_child(mask: Collection[int]) -> None:
+    """Take over a signal mask, and ask Linux for SIGTERM when the parent dies; to be called between fork and exec.
 
     ``launch.sh`` takes the signal as a request to stop: a killed ``run-config`` leaves no ranks behind.
     """
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if _LIBC is not None:
         with contextlib.suppress(OSError, AttributeError):
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -103,29 +103,48 @@ def test_variables_of_an_outer_launcher_are_not_passed_on(tmp_path, monkeypatch)
     assert environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
 
 
-@pytest.mark.process
-def test_an_interrupt_ends_the_ranks_and_is_reported(tmp_path):
-    directory = bundle(tmp_path, "sleep 600 &\necho $! > child\necho started\nwait\n")
-    program = textwrap.dedent(f"""
-        import sys
-        sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-        from pathlib import Path
-        from plan_for_tests import small_plan
-        from stratadvisor.schema.profile import ClusterProfile, NodeProfile
-        from stratadvisor.validate.run import run_bundle
-        profile = ClusterProfile(nodes=(NodeProfile(hostname="a"),))
-        result = run_bundle(Path({str(directory)!r}), small_plan(), profile, steps=3)
-        print(result.outcome, result.cause.kind)
-    """)
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+RUN = """
+import sys
+from pathlib import Path
+from plan_for_tests import small_plan
+from stratadvisor.schema.profile import ClusterProfile, NodeProfile
+from stratadvisor.validate.run import run_bundle
+profile = ClusterProfile(nodes=(NodeProfile(hostname="a"),))
+print("ready", flush=True)
+result = run_bundle(Path(sys.argv[1]), small_plan(), profile, steps=3)
+print(result.outcome, result.cause.kind)
+"""
+
+
+def interrupted(directory: Path, *delays: float) -> tuple[list[str], int]:
+    """Run a bundle in a process of its own, send SIGINT after its rank started and after more delays; (said, rank)."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(directory)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])},
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    )
     child = directory / "child"
     deadline = time.monotonic() + 120
     while not (child.is_file() and child.read_text().strip()) and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(0.01)
     process.send_signal(signal.SIGINT)
+    for delay in delays:
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=120)
-    assert output.split() == ["interrupted", "interrupted"]
-    assert not _alive(int(child.read_text()))
+    return output.split(), int(child.read_text())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("delays", [(), (0.5,), (0.3, 0.3, 0.3)])
+def test_an_interrupt_ends_the_ranks_and_is_reported(tmp_path, delays):
+    """Also one that comes while the launcher is being started, and a second and third one while it is being ended."""
+    script = "trap '' TERM INT\nsetsid sleep 600 &\necho $! > child\nwhile :; do sleep 0.1; done\n"
+    said, rank = interrupted(bundle(tmp_path, script), *delays)
+    assert said == ["ready", "interrupted", "interrupted"]
+    assert not _alive(rank)
 
 
 @pytest.mark.process

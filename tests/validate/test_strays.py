@@ -68,8 +68,8 @@ def test_a_process_never_ends_itself_or_the_one_that_started_it(tmp_path):
 def test_a_child_is_asked_to_end_when_its_parent_is_killed(tmp_path):
     code = (
         "import os, signal, subprocess, sys\n"
-        "from stratadvisor.validate.strays import ask_to_end_with_parent\n"
-        "child = subprocess.Popen(['sleep', '600'], preexec_fn=ask_to_end_with_parent)\n"
+        "from stratadvisor.validate.strays import prepare_child\n"
+        "child = subprocess.Popen(['sleep', '600'], preexec_fn=lambda: prepare_child(()))\n"
         "open(sys.argv[1], 'w').write(str(child.pid))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
