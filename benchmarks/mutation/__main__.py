@@ -100,6 +100,7 @@ def main() -> None:
     parser.add_argument("--map", type=Path, default=Path("build/mutation-map.json"))
     parser.add_argument("--results", type=Path, default=Path("build/mutants.csv"))
     parser.add_argument("--tests", nargs="+", default=[f"tests/{name}" for name in TESTS])
+    parser.add_argument("--keep", action="store_true", help="add the tests to the map that is there")
     parser.add_argument("--per-module", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most-seconds", type=float, default=15.0, help="of tests for one mutant")
@@ -110,7 +111,8 @@ def main() -> None:
     options.map.parent.mkdir(parents=True, exist_ok=True)
     if options.action == "map":
         quick_hypothesis()
-        print(measure(root, options.tests, options.map), "tests")
+        known = Coverage.read(options.map) if options.keep else None
+        print(measure(root, options.tests, options.map, known), "tests")
         return
     rows = read(options.results)
     if options.action == "report":

@@ -73,8 +73,8 @@ def forget() -> None:
                     value.clear()
 
 
-def measure(root: Path, tests: list[str], output: Path) -> int:
-    """Run the tests and write which lines each runs; return how many tests pass."""
+def measure(root: Path, tests: list[str], output: Path, known: Coverage | None = None) -> int:
+    """Run the tests and write which lines each runs, beside those ``known``; return how many tests pass."""
     import coverage  # not among the development dependencies
 
     measuring = coverage.Coverage(data_file=None, include=[str(root / "stratadvisor" / p / "*") for p in MEASURED])
@@ -82,18 +82,23 @@ def measure(root: Path, tests: list[str], output: Path) -> int:
     measuring.start()
     pytest.main([*tests, "-q", "-m", "not process and not gpu", "-p", "no:cacheprovider"], plugins=[recorder])
     measuring.stop()
-    names = [name for name in recorder.seconds if name not in recorder.failed]
+    passed = [name for name in recorder.seconds if name not in recorder.failed]
+    seconds = dict(zip(known.names, known.seconds, strict=True)) if known else {}
+    seconds |= {name: recorder.seconds[name] for name in passed}
+    names = list(seconds)
     number = {name: i for i, name in enumerate(names)}
+    lines = {
+        file: {n: set(of) for n, of in by_line.items()} for file, by_line in (known.lines if known else {}).items()
+    }
     data = measuring.get_data()
-    lines: dict[str, dict[int, list[int]]] = {}
-    for file in sorted(data.measured_files()):
-        by_line = data.contexts_by_lineno(file)
-        lines[str(Path(file).relative_to(root))] = {
-            line: sorted(number[c] for c in contexts if c in number) for line, contexts in by_line.items()
-        }
-    found = {"names": names, "seconds": [recorder.seconds[name] for name in names], "lines": lines}
+    for file in data.measured_files():
+        by_line = lines.setdefault(str(Path(file).relative_to(root)), {})
+        for line, contexts in data.contexts_by_lineno(file).items():
+            by_line.setdefault(line, set()).update(number[c] for c in contexts if c in number)
+    written = {file: {n: sorted(of) for n, of in sorted(by_line.items())} for file, by_line in sorted(lines.items())}
+    found = {"names": names, "seconds": list(seconds.values()), "lines": written}
     output.write_text(json.dumps(found), encoding="utf-8")
-    return len(names)
+    return len(passed)
 
 
 class Selection:
