@@ -67,7 +67,7 @@ def smaller(_: Raised, plan: Plan) -> str:
 
 
 def _install(raised: Raised, _: Plan) -> str:
-    match = re.search(r"No module named '([\w.-]+)'", raised.text)
+    match = re.search(r"No module named '?([\w.-]+)", raised.text)
     name = match[1].split(".")[0] if match else "the package"
     return f"install {name} in the environment that runs the training program (python -m pip install {name})"
 
@@ -126,16 +126,28 @@ TYPED: tuple[Typed, ...] = (
     Typed(
         kind="disk_full",
         types=r"^$|(OSError|RuntimeError)$",
-        texts=(r"\[Errno 28\]", r"No space left on device", r"PytorchStreamWriter failed writing"),
-        summary="the disk is full",
+        texts=(
+            r"\[Errno 28\]",
+            r"No space left on device",
+            r"\[Errno 122\]|Disk quota exceeded",
+            r"PytorchStreamWriter failed writing",
+        ),
+        summary="the disk, or this user's share of it, is full",
         fix=_always(_FREE_SPACE),
     ),
     Typed(
         kind="resource_limit",
         types=r"^$|^(BlockingIOError|OSError|RuntimeError|ImportError)$",
-        texts=(r"Too many open files", r"can't start new thread", r"Resource temporarily unavailable"),
-        summary="a limit on open files, processes or threads was reached",
-        fix=_always("raise it (ulimit -n, ulimit -u, the container's or scheduler's pids limit), or use fewer workers"),
+        texts=(
+            r"Too many open files",
+            r"can't start new thread",
+            r"Resource temporarily unavailable",
+            r"\[Errno 27\]|File too large",
+        ),
+        summary="a limit on open files, processes, threads or the size of a file was reached",
+        fix=_always(
+            "raise it (ulimit -n, -u, -f, the container's or scheduler's pids limit), or use fewer data-loader workers"
+        ),
     ),
     Typed(
         kind="port_in_use",
@@ -193,6 +205,7 @@ TYPED: tuple[Typed, ...] = (
             r"not compatible with the current PyTorch",
             r"Found no NVIDIA driver",
             r"cannot import name",
+            r"^module '(torch|deepspeed|transformers|accelerate|numpy|triton|megatron)\b[\w.]*' has no attribute",
         ),
         summary="driver, torch, packages and device do not fit together",
         fix=_always("compare the versions in the bundle's README with `pip list` and with the driver's"),

@@ -17,6 +17,11 @@ from stratadvisor.validate.launch import Ended
 _PREFIX = r"^(?:\[(?:default)?\d*\]:)?\s*(?:\[rank(\d+)\]:\s*)?"
 _EXCEPTION = re.compile(_PREFIX + r"([A-Za-z_][\w.]*(?:Error|Exception)): (.*)$")
 _BARE = re.compile(_PREFIX + r"(MemoryError)\s*$")
+_NO_MODULE = re.compile(
+    r"^\S*python[\d.]*: "
+    r"(?:Error while finding module specification for '[^']*' \((\w+Error): (.*)\)|(No module named .*))$"
+)
+"""What the interpreter says when the launcher's own module is not there."""
 _REFUSAL = re.compile(r"^(?:\[(?:default)?\d*\]:)?\s*rank (\d+): error: (.+)$")
 """How ``runtime.program`` says why it cannot go on."""
 _NATIVE = re.compile(
@@ -27,8 +32,8 @@ _NATIVE = re.compile(
 """Printed by C++ code without a Python exception line."""
 _LOST = "another process of this run"
 """How a surviving rank begins to say that it is not the one that failed."""
-_RANK_END = re.compile(r"rank\s*:\s*(\d+) \(local_rank\b[^\n]*\n\s*exitcode\s*:\s*-(\d+)")
-_ABORT, _TERM = 6, 15
+_RANK_END = re.compile(r"rank\s*:\s*(\d+) \(local_rank\b[^\n]*\n\s*exitcode\s*:\s*(-?\d+)")
+_ABORT, _KILL, _TERM = 6, 9, 15
 _TAIL_LINES = 12
 _MAX_LINE = 300
 _SIGNALS = {
@@ -84,6 +89,8 @@ def _raised(log: str) -> list[Raised]:
             if text.rstrip().endswith(":"):
                 text = " ".join((text.rstrip(), *_listed(lines[at + 1 : at + 1 + _TAIL_LINES])))
             found.append(Raised(rank, match[2], text, line))
+        elif (missing := _NO_MODULE.match(line[:4000])) is not None:
+            found.append(Raised(None, missing[1] or "ModuleNotFoundError", missing[2] or missing[3], line))
         elif _NATIVE.search(line):
             found.append(Raised(None, "", line.strip()[:_MAX_LINE], line))
     return found
@@ -104,10 +111,10 @@ def _by_signal(ended: Ended, log: str, plan: Plan, limit: float | None) -> Failu
     signal_number, rank = _signal(log)
     of_launcher = False
     if signal_number is None:
-        signal_number, of_launcher = _signal_of_exit(ended.exit_code)
+        signal_number, of_launcher = _signal_of_exit(ended.exit_code)  # a launcher that lives tells of its ranks
     if ended.how in ("stalled", "time_limit"):
         return _hang(ended, log)
-    if signal_number == 9:
+    if signal_number == _KILL:
         near_limit = limit is not None and ended.peak_tree_bytes > 0.85 * limit
         if ended.cgroup_oom_kills or near_limit:
             return FailureCause(
@@ -158,6 +165,7 @@ def _by_signal(ended: Ended, log: str, plan: Plan, limit: float | None) -> Failu
         summary=f"the run ended with exit code {ended.exit_code} and no cause that is known here",
         evidence=_tail(log),
         fix="read the lines above and the log",
+        rank=rank,
     )
 
 
@@ -199,9 +207,12 @@ def _signal(log: str) -> tuple[int | None, int | None]:
     torchrun sends them, or by SIGABRT when a lost connection ends them: neither is the cause while there is another.
     """
     report, _, last = log.partition("Root Cause (first observed failure)")
-    ends = [(int(e[2]), int(e[1])) for part in (last, report) for e in _RANK_END.finditer(part)]
+    ends = [(-int(e[2]), int(e[1])) for part in (last, report) for e in _RANK_END.finditer(part)]
     if ends:
-        return min(ends, key=lambda end: (end[0] == _TERM, end[0] == _ABORT))
+        died = [end for end in ends if end[0] > 0 and (end[0] != _TERM or end == ends[0])]
+        if not died:
+            return None, ends[0][1]  # it ended by itself, and says why or does not
+        return min(died, key=lambda end: (end[0] == _TERM, end[0] == _ABORT))
     # what DeepSpeed's launcher and torchrun's log say
     match = re.search(
         r"Signal (\d+) \(SIG\w+\) received by PID|exits with return code = -(\d+)|exitcode\s*:\s*-(\d+)", log
@@ -210,10 +221,15 @@ def _signal(log: str) -> tuple[int | None, int | None]:
 
 
 def _signal_of_exit(code: int | None) -> tuple[int | None, bool]:
-    """Return the signal behind an exit code, and whether it ended the launcher itself: of a child it tells 128 more."""
+    """Return the signal behind an exit code, and whether it ended the launcher.
+
+    ``launch.sh`` waits for the launcher and tells its signal as 128 more. A crash (SIGSEGV) told that way may be a
+    rank's, handed on; SIGKILL and SIGTERM come from outside, and a launcher that they did not end reports them.
+    """
     if code is not None and code < 0:
         return -code, True
-    return (code - 128 if code is not None and 128 < code < 160 else None), False
+    number = code - 128 if code is not None and 128 < code < 160 else None
+    return number, number in (_KILL, _TERM)
 
 
 def _around(log: str, line: str) -> tuple[str, ...]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 MAX_LOG_BYTES = 512 * 1024 * 1024
+MAX_STEP = 2**53
+"""More is no count of steps."""
 
 
 @dataclass(slots=True)
@@ -32,22 +36,16 @@ class RunMetrics:
 def read_metrics(path: Path) -> RunMetrics:
     """Return the events in a file that may be missing, short or half-written."""
     metrics = RunMetrics()
-    try:
-        if path.stat().st_size > MAX_LOG_BYTES:
-            return metrics
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return metrics
-    for line in text.splitlines():
+    for line in _text(path).splitlines():
         try:
             event = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if not isinstance(event, dict):
             continue
         if event.get("event") == "start":
             metrics = RunMetrics(start=event)
-        elif event.get("event") == "step" and isinstance(event.get("step"), int):
+        elif event.get("event") == "step" and _is_count(event.get("step")):
             metrics.steps.append(event)
         elif event.get("event") == "end":
             metrics.end = event
@@ -58,12 +56,33 @@ def read_metrics(path: Path) -> RunMetrics:
     return metrics
 
 
+def _text(path: Path) -> str:
+    """Return what a regular file of a sensible size holds, else nothing: a pipe or a device in its place never ends."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as stream:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_LOG_BYTES:
+                return ""
+            return stream.read(MAX_LOG_BYTES).decode("utf-8", errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_STEP
+
+
 def number(event: dict[str, Any], key: str) -> float | None:
     """Return a finite number of an event, else None."""
     value = event.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    try:
+        found = float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+    return found if math.isfinite(found) else None
 
 
 def column(steps: list[dict[str, Any]], key: str) -> list[float]:

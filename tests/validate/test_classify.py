@@ -73,7 +73,17 @@ def ended(how="exit", code=1, peak=0, kills=0, halted=()):
         # as c10d's writer, `cp` and bash say it, without an exception of Python
         ("launch.sh: line 3: echo: write error: No space left on device\n", "disk_full", "STRATADVISOR_RUN_DIR"),
         ("OSError: [Errno 24] Too many open files: '/proc/meminfo'\n", "resource_limit", "ulimit -n"),
-        ("RuntimeError: can't start new thread\n", "resource_limit", "ulimit -u"),
+        ("[rank0]: OSError: [Errno 27] File too large\n", "resource_limit", "-f"),
+        ("[rank0]: OSError: [Errno 122] Disk quota exceeded: 'x'\n", "disk_full", "STRATADVISOR_RUN_DIR"),
+        ("/opt/venv/bin/python: No module named torch\n", "missing_package", "pip install torch"),
+        (
+            "/opt/venv/bin/python3: Error while finding module specification for 'torch.distributed.run' "
+            "(ModuleNotFoundError: No module named 'torch.distributed')\n",
+            "missing_package",
+            "pip install torch",
+        ),
+        ("AttributeError: module 'torch.version' has no attribute 'hip'\n", "version_mismatch", "versions"),
+        ("RuntimeError: can't start new thread\n", "resource_limit", "-u"),
         ("BlockingIOError: [Errno 11] Resource temporarily unavailable\n", "resource_limit", "pids limit"),
         ("launch.sh: fork: retry: Resource temporarily unavailable\n", "resource_limit", "pids limit"),
         (
@@ -123,9 +133,10 @@ def test_what_the_program_itself_says_goes_before_the_signal_that_ended_the_othe
     lost = (
         "rank 0: error: another process of this run ended or cannot be reached (x); the one that ended first says why\n"
     )
-    assert classify(ended(code=143), lost, small_plan()).kind == "rank_died"
-    # a launcher that died of a signal itself is the cause, whatever its ranks said while they were ended
-    assert classify(ended(code=-9), lost, small_plan()).kind == "launcher_died"
+    assert classify(ended(code=139), lost, small_plan()).kind == "rank_died"
+    # a launcher that was killed itself is the cause, whatever its ranks said while they were ended
+    for code in (-9, 137, 143):
+        assert classify(ended(code=code), lost, small_plan()).kind == "launcher_died"
 
 
 def test_the_word_error_alone_decides_nothing():
@@ -140,7 +151,8 @@ def test_the_word_error_alone_decides_nothing():
     [
         ("exit", -9, 1, 0, "host_out_of_memory"),
         ("exit", 137, 0, int(0.95 * 2**34), "host_out_of_memory"),
-        ("exit", 137, 0, 2**30, "rank_died"),
+        ("exit", 137, 0, 2**30, "launcher_died"),
+        ("exit", 143, 0, 2**30, "launcher_died"),
         ("exit", -9, 0, 2**30, "launcher_died"),
         ("exit", -11, 0, 0, "launcher_died"),
         ("exit", -15, 0, 0, "launcher_died"),
@@ -206,6 +218,16 @@ def test_of_several_ranks_the_one_that_died_first_is_named(root, other, rank, na
     assert (cause.kind, cause.rank) == ("rank_died", rank)
     assert cause.summary.startswith(f"rank {rank} ")
     assert name in cause.summary
+
+
+def test_a_rank_that_ended_by_itself_is_the_cause_and_not_the_one_that_torchrun_then_ended():
+    cause = classify(ended(code=1), torchrun_report((0, 1), (1, -15)), small_plan())
+    assert (cause.kind, cause.rank) == ("unknown", 0)
+
+
+def test_an_attribute_that_the_user_s_own_module_lacks_is_no_mismatch_of_versions():
+    log = "AttributeError: module 'my_model' has no attribute 'build'\n"
+    assert classify(ended(code=1), log, small_plan()).kind == "unknown"
 
 
 @pytest.mark.parametrize("how", ["stalled", "time_limit"])
