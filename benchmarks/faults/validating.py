@@ -173,6 +173,15 @@ def tool_signalled(number: signal.Signals, *, early: bool = False) -> Callable[[
     return injure
 
 
+def _interrupted_twice(job: Job, place: Path) -> float:
+    training(job, place)
+    begin = time.monotonic()
+    for _ in range(2):
+        os.kill(job.process.pid, signal.SIGINT)
+        time.sleep(0.5)
+    return begin
+
+
 def _edit_program(line: str) -> Callable[[Path], object]:
     """Return a preparation: the training program begins with a line of its own."""
 
@@ -407,6 +416,16 @@ FAULTS = (
         "steps, log, result",
     ),
     Fault(
+        "tool-interrupted-twice",
+        V,
+        "Ctrl-C, and again while ranks are ended",
+        "SIGINT to run-config after two steps and half a second later",
+        lambda f: run(f, steps=ENDLESS, injure=_interrupted_twice),
+        r"^interrupted",
+        (130,),
+        "steps, log",
+    ),
+    Fault(
         "tool-killed",
         V,
         "run-config itself is killed",
@@ -469,8 +488,8 @@ FAULTS = (
         "file-size",
         V,
         "files may not grow",
-        "RLIMIT_FSIZE = 8 kB",
-        lambda f: run(f, steps=ENDLESS, within=["prlimit", "--fsize=8192"]),
+        "RLIMIT_FSIZE = 32 kB",
+        lambda f: run(f, steps=ENDLESS, within=["prlimit", "--fsize=32768"]),
         r"^disk_full|File too large|resource_limit",
         (1, 8),
         "",
@@ -510,11 +529,14 @@ FAULTS = (
     Fault(
         "no-compiler",
         V,
-        "no compiler for operators built on first use",
-        "/dev/null over g++, gcc and c++; an empty TORCH_EXTENSIONS_DIR",
+        "no compiler for an operator built on first use",
+        "/dev/null over g++, gcc and c++; the program builds one with torch's load_inline",
         lambda f: run(
             f,
-            strategy="zero2",
+            more=["--accept-drift"],
+            prepare=_edit_program(
+                "import torch.utils.cpp_extension as _c; _c.load_inline('op', 'int f() { return 1; }', functions=['f'])"
+            ),
             within=rig.mounting(HIDE_COMPILERS),
             environ={"TORCH_EXTENSIONS_DIR": f"{f}/extensions"},
         ),
