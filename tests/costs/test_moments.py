@@ -1,0 +1,271 @@
+"""Scores, gathered units and what is alive at each moment, counted from round figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stratadvisor.costs.activations import layer_bytes, norm_extra_bytes
+from stratadvisor.costs.buffers import (
+    CPU_DEEPSPEED_BYTES,
+    CPU_PROCESS_BYTES,
+    CUDA_CONTEXT_BYTES,
+    DEEPSPEED_BUCKET,
+    MEGATRON_BYTES,
+    NCCL_BYTES,
+    bucket_bytes,
+    context_bytes,
+    gathered_bytes,
+    zero_bucket_elements,
+)
+from stratadvisor.costs.held import Held, held
+from stratadvisor.costs.logits import score_bytes
+from stratadvisor.costs.moments import (
+    AUTOCAST_MODULE_SHARE,
+    MODULE_TRANSIENT_SHARE,
+    Alive,
+    moments,
+    whole_activation_bytes,
+)
+from stratadvisor.costs.parameters import RankParameters, count_parameters, rank_parameters
+from stratadvisor.costs.reserve import stranded_bytes
+from stratadvisor.costs.states import Recipe, recipe
+from stratadvisor.schema.layout import Layout
+from stratadvisor.schema.workload import ModelShape
+
+SHAPE = ModelShape(
+    name="small",
+    source="made for tests",
+    num_parameters=10_000_000,
+    num_active_parameters=10_000_000,
+    num_layers=4,
+    hidden_size=128,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    head_dim=16,
+    ffn_hidden_size=320,
+    vocab_size=1000,
+)
+MODULE = ModelShape(
+    name="m",
+    family="module",
+    num_parameters=1000,
+    num_active_parameters=1000,
+    flops_per_item=1.0,
+    saved_bytes_per_item=9e3,
+)
+ONE = Layout(engine="torch", micro_batch_size=2, sequence_length=512)
+TOKENS = 1024
+HEAD = 1000 * 128
+LAYER = (10_000_000 - 2 * HEAD) / 4
+
+
+def parts(
+    layout: Layout, shape: ModelShape = SHAPE, stage: int = 0
+) -> tuple[Recipe, RankParameters, Held, dict[str, Alive]]:
+    counts = count_parameters(shape)
+    kinds, local = recipe(layout, counts), rank_parameters(counts, layout, stage)
+    states = held(counts, local, layout, kinds, server_share=1.0)
+    return kinds, local, states, moments(shape, layout, counts, kinds, local, states, stage)
+
+
+@pytest.mark.parametrize(
+    ("layout", "forward", "backward"),
+    [
+        # fp32 copy of the scores and log-probabilities besides; backward log-probabilities and two gradients
+        (ONE, 8 + 2, 12),
+        (replace(ONE, precision="fp32"), 8, 12),
+        (replace(ONE, engine="megatron"), 10, 10),
+        (replace(ONE, engine="megatron", precision="fp32"), 12, 12),
+    ],
+)
+def test_bytes_of_a_score(layout: Layout, forward: int, backward: int) -> None:
+    kinds = recipe(layout, count_parameters(SHAPE))
+    # the last hidden state as the residual stream and as the product's input, and what its norm keeps
+    hidden = TOKENS * (128 * (kinds.residual + kinds.compute) + norm_extra_bytes(SHAPE, layout, kinds))
+    found = score_bytes(SHAPE, layout, kinds, TOKENS)
+    assert found == pytest.approx((hidden + forward * TOKENS * 1000, hidden + backward * TOKENS * 1000))
+    halved = score_bytes(SHAPE, replace(layout, tensor_parallel_degree=2), kinds, TOKENS)
+    assert halved[1] - hidden == pytest.approx((found[1] - hidden) / 2)
+
+
+def test_contexts_add_a_communicator_for_every_kind_of_group() -> None:
+    base = Layout(engine="fsdp2")
+    assert context_bytes(base, "cuda") == CUDA_CONTEXT_BYTES
+    for change in ("data_parallel_replicate_degree", "data_parallel_shard_degree", "context_parallel_degree"):
+        assert context_bytes(replace(base, **{change: 2}), "cuda") == CUDA_CONTEXT_BYTES + NCCL_BYTES
+    hybrid = replace(base, data_parallel_replicate_degree=2, data_parallel_shard_degree=2)
+    assert context_bytes(hybrid, "cuda") == CUDA_CONTEXT_BYTES + 2 * NCCL_BYTES
+    for change in ("tensor_parallel_degree", "pipeline_parallel_degree"):
+        divided = replace(base, engine="megatron", **{change: 2})
+        assert context_bytes(divided, "cuda") == CUDA_CONTEXT_BYTES + NCCL_BYTES + MEGATRON_BYTES
+    assert context_bytes(hybrid, "cpu") == CPU_PROCESS_BYTES
+    assert context_bytes(replace(base, engine="deepspeed"), "cpu") == CPU_PROCESS_BYTES + CPU_DEEPSPEED_BYTES
+
+
+def test_zero_3_gathers_what_runs_and_what_is_fetched_ahead() -> None:
+    layout = replace(ONE, engine="deepspeed", sharding="parameters", data_parallel_shard_degree=8)
+    kinds, local, _, _ = parts(layout)
+    assert gathered_bytes(local, layout, kinds, "forward") == pytest.approx(2 * min(10e6, 3 * LAYER))
+    # a head larger than two layers counts in their place, a bucket as well
+    wide = replace(local, head=6e6)
+    assert gathered_bytes(wide, layout, kinds, "forward") == pytest.approx(2 * (6e6 + LAYER))
+    huge = RankParameters(layers=100, dense=100 * 1e8, experts=0, root=2e8, head=1e8)
+    assert zero_bucket_elements(huge.total) == 2e8
+    assert gathered_bytes(huge, layout, kinds, "forward") == pytest.approx(2 * 3e8)
+    small = RankParameters(layers=1000, dense=1000 * 1e7, experts=0, root=2e7, head=1e7)
+    assert gathered_bytes(small, layout, kinds, "forward") == pytest.approx(2 * (2e8 + 1e7))
+
+
+def test_buckets_of_deepspeed() -> None:
+    layout = replace(ONE, engine="deepspeed", data_parallel_shard_degree=8)
+    kinds, local, _, _ = parts(layout)
+    bucket = 2 * zero_bucket_elements(10_000_000)
+    for sharding, copies in (("none", 0), ("optimizer", 3), ("gradients", 3), ("parameters", 2)):
+        found = bucket_bytes(local, replace(layout, sharding=sharding), kinds)  # type: ignore[arg-type]
+        assert found == pytest.approx(copies * bucket)
+    assert bucket_bytes(local, replace(layout, engine="fsdp2", sharding="parameters"), kinds) == 0
+    # a model divided by Megatron-LM has DeepSpeed's default, at most all it has
+    divided = replace(layout, sharding="optimizer", tensor_parallel_degree=2)
+    assert bucket_bytes(local, divided, kinds) == pytest.approx(3 * 2 * 10e6)
+    large = replace(local, dense=9e9)
+    assert bucket_bytes(large, divided, kinds) == 3 * 2 * DEEPSPEED_BUCKET
+    assert (
+        bucket_bytes(large, replace(divided, tensor_parallel_degree=1, pipeline_parallel_degree=2), kinds)
+        == 6e0 * DEEPSPEED_BUCKET
+    )
+
+
+def test_moments_of_one_device_under_autocast() -> None:
+    kinds, _local, states, found = parts(ONE)
+    layer = layer_bytes(SHAPE, ONE, kinds)
+    kept, working = 4 * TOKENS * layer.full, TOKENS * layer.transient
+    forward, backward = score_bytes(SHAPE, ONE, kinds, TOKENS)
+    casts = 2 * (4 * LAYER + HEAD)  # 16-bit copies of layers and head stay till backward without checkpointing
+    assert found["loss forward"] == pytest.approx((0, kept, forward, casts, 0))
+    assert found["loss backward"] == pytest.approx((0, kept, backward, casts, 0))
+    head = (4 + 2) * HEAD  # the head's gradient in 16 bit and in fp32
+    assert found["backward head"] == pytest.approx((head, kept, 2 * TOKENS * 1000, casts, 0))
+    assert found["backward start"] == pytest.approx((4 * HEAD, kept + working, 0, casts, 0))
+    one_layer = 40e6 * LAYER / 10e6
+    assert found["backward next"] == pytest.approx((4 * HEAD + one_layer, kept * 3 / 4 + working, 0, 2 * LAYER, 0))
+    # one layer and the embedding still lack their gradients
+    rest = 40e6 * (1 - (LAYER + HEAD) / 10e6)
+    assert found["backward end"] == pytest.approx((rest, kept / 4 + working, 0, 2 * LAYER, 0))
+    assert found["backward done"] == pytest.approx((40e6, 0, 0, 2 * LAYER, 0))
+    assert found["optimizer"] == pytest.approx((states.gradients, 0, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("change", "keeps"),
+    [
+        ({}, False),
+        ({"gradient_accumulation_steps": 2}, True),
+        ({"engine": "ddp"}, True),
+        ({"engine": "megatron"}, True),
+        ({"engine": "fsdp2", "sharding": "parameters", "data_parallel_shard_degree": 4}, False),
+        ({"engine": "deepspeed", "sharding": "optimizer", "data_parallel_shard_degree": 4}, False),
+        ({"engine": "deepspeed", "sharding": "parameters", "data_parallel_shard_degree": 4}, True),
+        ({"engine": "local", "data_parallel_replicate_degree": 4}, False),
+        ({"engine": "local", "data_parallel_shard_degree": 4}, True),
+    ],
+)
+def test_gradients_that_exist_while_a_micro_batch_runs_forward(change: dict[str, object], keeps: bool) -> None:
+    _, _, states, found = parts(replace(ONE, **change))
+    assert states.gradients > 0
+    assert found["loss forward"][0] == (states.gradients if keeps else 0)
+    end = found["backward end"][0]
+    assert end == pytest.approx(states.gradients) if keeps else end < states.gradients
+
+
+def test_an_exchange_is_a_moment_of_its_own() -> None:
+    _, _, states, found = parts(Layout(engine="local", data_parallel_replicate_degree=4))
+    assert states.step_copy > 0
+    assert found["optimizer exchange"] == (0, 0, 0, 0, states.step_copy)
+    assert found["optimizer"] == (states.gradients, 0, 0, 0, 0)
+    _, _, group, found = parts(Layout(engine="local", data_parallel_shard_degree=4))
+    assert found["optimizer exchange"] == (group.gradients, 0, 0, 0, group.step_copy)
+    _, _, zero, found = parts(Layout(engine="deepspeed", data_parallel_shard_degree=4, sharding="optimizer"))
+    assert found["optimizer"] == (zero.gradients, 0, 0, 0, zero.step_copy)
+
+
+def test_a_pipeline_keeps_the_outputs_of_waiting_micro_batches_and_the_last_stage_has_the_loss() -> None:
+    layout = replace(ONE, engine="megatron", pipeline_parallel_degree=2, gradient_accumulation_steps=8)
+    kinds, _, states, first = parts(layout)
+    layer = layer_bytes(SHAPE, layout, kinds)
+    outputs = TOKENS * 128 * 2
+    waiting = 2 * (2 * TOKENS * layer.full + outputs)
+    assert first["backward start"][1] == pytest.approx(waiting + TOKENS * layer.transient)
+    assert not [name for name in first if name.startswith("loss")]
+    _, _, last_states, last = parts(layout, stage=1)
+    assert last["loss forward"][1] == pytest.approx(2 * TOKENS * layer.full)  # one at a time, no output to keep
+    assert (states.gradients, last_states.gradients) == pytest.approx((4 * (2 * LAYER + HEAD),) * 2)
+
+
+def test_activations_without_checkpointing_are_the_measure_of_what_it_saves() -> None:
+    layout = replace(
+        ONE,
+        engine="megatron",
+        pipeline_parallel_degree=2,
+        gradient_accumulation_steps=8,
+        activation_checkpointing="full",
+    )
+    kinds, local, _, _ = parts(layout)
+    layer = layer_bytes(SHAPE, layout, kinds)
+    expected = 2 * (2 * TOKENS * layer.full + TOKENS * 128 * 2) + TOKENS * layer.transient
+    assert whole_activation_bytes(SHAPE, layout, kinds, local, 0) == pytest.approx(expected)
+    one = TOKENS * (2 * layer.full + layer.transient)
+    assert whole_activation_bytes(SHAPE, layout, kinds, local, 1) == pytest.approx(one)
+    split = replace(layout, context_parallel_degree=2)
+    assert whole_activation_bytes(SHAPE, split, kinds, local, 1) == pytest.approx(one / 2)
+
+
+def test_a_counted_module_keeps_what_was_counted_by_number_format() -> None:
+    for layout, share in (
+        (ONE, AUTOCAST_MODULE_SHARE),
+        (replace(ONE, precision="fp32"), 1.0),
+        (replace(ONE, precision="bf16_pure"), 0.5),
+    ):
+        _, _, _, found = parts(layout, MODULE)
+        saved = 2 * 9e3 * share
+        assert found["backward start"][1] == pytest.approx(saved * (1 + MODULE_TRANSIENT_SHARE))
+        assert "loss forward" not in found
+
+
+def test_freed_blocks_that_nothing_fits_into() -> None:
+    layout = replace(ONE, activation_checkpointing="full")
+    kinds, local, states, found = parts(layout)
+    stranded = stranded_bytes(SHAPE, layout, kinds, local, states, found)
+    # the scores of 1000 words are larger than any tensor of a layer of 320: blocks of its forward pass stay
+    layers = TOKENS * (3 * 2 * 320 + 2 * 4 * 128)
+    scores = 2 * TOKENS * 1000
+    assert (stranded["loss forward"], stranded["loss backward"]) == pytest.approx((layers, scores + layers))
+    assert stranded["optimizer"] == 0
+    plain = stranded_bytes(SHAPE, ONE, kinds, local, states, found)
+    assert (plain["loss forward"], plain["loss backward"]) == pytest.approx((0, scores))
+    single = replace(layout, precision="fp32")
+    kinds, local, states, found = parts(single)
+    fp32 = stranded_bytes(SHAPE, single, kinds, local, states, found)
+    assert fp32["loss backward"] == fp32["loss forward"] == pytest.approx(TOKENS * (3 * 4 * 320 + 2 * 4 * 128))
+    # a vocabulary whose scores fit into a layer's blocks strands none of them
+    few = SHAPE.model_copy(update={"vocab_size": 160})
+    kinds, local, states, found = parts(layout, few)
+    assert stranded_bytes(few, layout, kinds, local, states, found)["loss forward"] == 0
+
+
+def test_fsdp_strands_what_it_gathered_and_deepspeed_its_flat_copies() -> None:
+    layout = replace(ONE, engine="fsdp2", sharding="parameters", data_parallel_shard_degree=4)
+    kinds, local, states, found = parts(layout)
+    stranded = stranded_bytes(SHAPE, layout, kinds, local, states, found)
+    most = 2 * (2 * HEAD + 2 * LAYER)  # root and two layers, gathered in 16 bit at the start of backward
+    assert stranded["optimizer"] == pytest.approx(most)
+    assert stranded["backward start"] == pytest.approx(0)
+    assert stranded["backward done"] == pytest.approx(max(0.0, most - found["backward done"][3]))
+    zero = replace(layout, engine="deepspeed", sharding="optimizer")
+    kinds, local, states, found = parts(zero)
+    stranded = stranded_bytes(SHAPE, zero, kinds, local, states, found)
+    assert stranded["backward start"] == pytest.approx(states.step_copy)
+    assert stranded["optimizer"] == pytest.approx(
+        max(sum(alive[1:]) for name, alive in found.items() if name != "optimizer")
+    )
