@@ -26,6 +26,8 @@ ENGINES = {
 }
 """Strategy -> engine of the training program (runtime/config.py names the engines)."""
 
+NODE_ENGINES = {"diloco": "diloco_nodes"}
+"""Engine of the training program -> the one whose replicas are whole nodes."""
 ADAPTIVE_ENGINE = "adaptive"
 ADAPTIVE_STRATEGIES = ("ddp", "uneven_ddp", "diloco")
 """What the adaptive engine can begin as, and change into."""
@@ -77,6 +79,8 @@ def refuses_adaptive(plan: Plan) -> str:
     """Return why a plan cannot be adaptive, or nothing."""
     if plan.strategy not in ADAPTIVE_STRATEGIES:
         return f"adaptive training is for {', '.join(ADAPTIVE_STRATEGIES)}, the plan is {plan.strategy[:60]}"
+    if plan.strategy == "diloco" and plan.parallelism.data_parallel_shard_degree > 1:
+        return "adaptive training lets every device be a replica, and the plan's replicas are nodes"
     if plan.workload.optimizer == "adamw8bit":
         return "adaptive training averages states of optimizers, which adamw8bit quantizes: use adamw"
     if plan.synchronization.compression not in _ADAPTIVE_COMPRESSIONS:
@@ -94,6 +98,8 @@ def train_config(plan: Plan) -> dict[str, object]:
     engine = ENGINES.get(plan.strategy)
     if engine is None:
         raise EmitError(f"no training program knows the strategy {plan.strategy[:60]!r}")
+    if plan.parallelism.data_parallel_shard_degree > 1:
+        engine = NODE_ENGINES.get(engine, engine)
     settings = dict(plan.settings)
     if plan.adaptive:
         if reason := refuses_adaptive(plan):

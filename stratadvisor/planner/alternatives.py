@@ -99,6 +99,9 @@ def _reason(
     if objective != "time":
         what = {"cost": ("dearer", "cheaper"), "energy": ("more energy", "less energy")}[objective]
         said += f", {_compared(ratio, *what)}"
+    if not ranking.memory_known(candidate, cluster) and ranking.memory_known(chosen, cluster):
+        whose = "of the hosts" if ranking.offloads(candidate) else "of the devices"
+        return f"predicted {said}, but the memory {whose} is unknown: whether it fits is open"
     if inside and ratio < 1 - ranking.TIE:
         return f"predicted {said}: too little for what it adds"
     return f"predicted {said}"

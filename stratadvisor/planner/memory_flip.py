@@ -12,6 +12,7 @@ from stratadvisor.schema.plan import Flip
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies import STRATEGIES
 from stratadvisor.strategies.selections import part_used
+from stratadvisor.strategies.worth import SIMPLICITY_GAIN
 from stratadvisor.units import format_bytes
 
 MOST_MEMORY = 4.0
@@ -83,7 +84,7 @@ def host_flip(
         if c.feasible and ranking.offloads(c) and len(c.shares) == 1 and hosts[c.shares[0].node_class] is None
     ]
     best = ranking.best(able, cluster, workload.objective)
-    gain = 1 - ranking.SIMPLICITY_GAIN
+    gain = 1 - SIMPLICITY_GAIN
     if best is None or ranking.offloads(chosen) or ranking.value(best, cluster, workload.objective) >= gain * now:
         return None
     share = best.shares[0]

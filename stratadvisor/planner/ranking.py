@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stratadvisor.costs.constants import EAGER_FACTOR
 from stratadvisor.costs.energy import step_energy_joules
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate
@@ -12,10 +11,8 @@ from stratadvisor.schema.workload import Objective
 from stratadvisor.strategies import STRATEGIES
 from stratadvisor.strategies.common import class_work
 from stratadvisor.strategies.selections import part_used
+from stratadvisor.strategies.worth import is_other_program, needed_share
 
-SIMPLICITY_GAIN = 0.10
-"""Sharding must beat a replica that fits, divided layers both, inexact methods all three, and offload all else, by this
-share; our choice."""
 LEVELS, OTHER_PROGRAM = 6, 3
 """Values of ``complexity``, and that of another training program."""
 INEXACT_FAMILIES = ("hierarchical", "local_sgd", "asynchronous", "federated")
@@ -66,23 +63,11 @@ def complexity(candidate: Candidate) -> int:
         return 5
     if STRATEGIES[candidate.strategy].family in INEXACT_FAMILIES:
         return 4
-    if candidate.layout.engine == "megatron":
+    if is_other_program(candidate):
         return OTHER_PROGRAM
     if candidate.layout.model_parallel_degree > 1:
         return 2
     return 0 if candidate.layout.sharding == "none" else 1
-
-
-def compiled_share(candidate: Candidate) -> float:
-    """Return the share of its time that a candidate of the bundle's own program would take compiled, about.
-
-    Compiled code passes over memory half as often (``costs.constants.EAGER_FACTOR``) and launches few kernels.
-    """
-    layout, terms = candidate.layout, candidate.time.terms_seconds
-    if layout.compiled or layout.engine in ("deepspeed", "megatron"):
-        return 1.0
-    saved = (1 - 1 / EAGER_FACTOR) * terms.get("memory_bound", 0.0) + terms.get("launch", 0.0)
-    return 1 - saved / candidate.time.step_seconds.likely
 
 
 def memory_known(candidate: Candidate, cluster: Cluster) -> bool:
@@ -98,8 +83,7 @@ def memory_known(candidate: Candidate, cluster: Cluster) -> bool:
 def best(candidates: Iterable[Candidate], cluster: Cluster, objective: Objective) -> Candidate | None:
     """Return the best feasible candidate; None when there is none.
 
-    Those whose fit nobody can check come last. More complexity has to pay: each step up must gain SIMPLICITY_GAIN,
-    another program even over what the bundle's own would do compiled, which is one setting.
+    Those whose fit nobody can check come last. More complexity has to pay (``strategies.worth``).
     """
     feasible = [c for c in candidates if c.feasible]
     checked = [c for c in feasible if memory_known(c, cluster)]
@@ -112,10 +96,7 @@ def best(candidates: Iterable[Candidate], cluster: Cluster, objective: Objective
         if chosen is None:
             chosen = found
             continue
-        share = 1 - SIMPLICITY_GAIN
-        if level == OTHER_PROGRAM:
-            share *= compiled_share(chosen)
-        if value(found, cluster, objective) < share * value(chosen, cluster, objective):
+        if value(found, cluster, objective) < needed_share(found, chosen) * value(chosen, cluster, objective):
             chosen = found
     return chosen
 

@@ -191,7 +191,7 @@ class Checkpoints:
         meta = json.loads((path / META).read_text(encoding="utf-8"))
         if meta["strategy"] != self._config.strategy:
             raise TrainingError(f"{path} was written by the strategy {meta['strategy']}, not {self._config.strategy}")
-        fixed = self._config.engine in ("diloco", "hierarchical", "deepspeed", "async_sgd")
+        fixed = self._config.engine in ("diloco", "diloco_nodes", "hierarchical", "deepspeed", "async_sgd")
         if fixed and meta["world_size"] != self._context.world_size:
             raise TrainingError(
                 f"{path} was written by {meta['world_size']} processes and {self._config.engine} needs as many again,"

@@ -12,7 +12,17 @@ from typing import Any, Literal
 
 Scalar = str | int | float | bool
 EngineName = Literal[
-    "single", "ddp", "fsdp2", "hsdp", "tp_fsdp2", "hierarchical", "deepspeed", "diloco", "async_sgd", "adaptive"
+    "single",
+    "ddp",
+    "fsdp2",
+    "hsdp",
+    "tp_fsdp2",
+    "hierarchical",
+    "deepspeed",
+    "diloco",
+    "diloco_nodes",
+    "async_sgd",
+    "adaptive",
 ]
 LOCKSTEP_ENGINES = ("fsdp2", "hsdp", "tp_fsdp2", "deepspeed")
 """Their collectives run in every micro-batch, so every rank must do the same number of micro-batches."""

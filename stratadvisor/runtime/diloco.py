@@ -35,7 +35,47 @@ class OuterNesterov:
         return weights
 
 
-class DiLoCoEngine(LocalEngine):
+class OuterSteps(LocalEngine):
+    """The outer optimizer of replicas, whatever a replica is: ``begin_mean`` is left to the engine."""
+
+    def __init__(self, config: TrainConfig, context: Context, model: nn.Module) -> None:
+        super().__init__(config, context, model)
+        self.communication = []
+        same_start(self.parameters)
+        settings = config.settings
+        self.outer = OuterNesterov(
+            flatten(self.parameters),
+            float(settings.get("outer_learning_rate", OUTER_LEARNING_RATE)),
+            float(settings.get("outer_momentum", OUTER_MOMENTUM)),
+        )
+
+    def outgoing(self, piece: Piece, weights: torch.Tensor) -> torch.Tensor:
+        """Return how far this replica has gone from where all replicas last were."""
+        return self.outer.weights[piece.elements] - weights
+
+    def merged(self, piece: Piece, mean: torch.Tensor) -> torch.Tensor:
+        """Take the outer step."""
+        return self.outer.step(mean, piece.elements)
+
+    def note_meeting(self) -> None:
+        """Note where the replicas are."""
+        self.outer.weights.copy_(flatten(self.parameters))
+
+    def consensus(self) -> torch.Tensor:
+        """Return the weights of the outer optimizer."""
+        return self.outer.weights
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return the outer optimizer."""
+        return {"outer_weights": self.outer.weights, "outer_momentum": self.outer.momentum_buffer}
+
+    def load_shared_state(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+        self.outer.weights.copy_(state["outer_weights"])
+        self.outer.momentum_buffer.copy_(state["outer_momentum"])
+
+
+class DiLoCoEngine(OuterSteps):
     """Each rank trains its own replica; at an exchange replicas count by the tokens they trained on.
 
     With ``settings.fragments`` and ``settings.delay_steps`` parts of the model are exchanged in turn beside computing
@@ -50,14 +90,6 @@ class DiLoCoEngine(LocalEngine):
         self._exchange_group = dist.new_group()  # its own, so that transfers do not wait for others
         self._int8 = Int8Sum(self._exchange_group) if config.compression == "int8" else None
         super().__init__(config, context, model)
-        self.communication = []
-        same_start(self.parameters)
-        settings = config.settings
-        self.outer = OuterNesterov(
-            flatten(self.parameters),
-            float(settings.get("outer_learning_rate", OUTER_LEARNING_RATE)),
-            float(settings.get("outer_momentum", OUTER_MOMENTUM)),
-        )
 
     def replica_ranks(self) -> list[int]:
         """Return this rank alone."""
@@ -79,22 +111,6 @@ class DiLoCoEngine(LocalEngine):
 
         return finish
 
-    def outgoing(self, piece: Piece, weights: torch.Tensor) -> torch.Tensor:
-        """Return how far this replica has gone from where all replicas last were."""
-        return self.outer.weights[piece.elements] - weights
-
-    def merged(self, piece: Piece, mean: torch.Tensor) -> torch.Tensor:
-        """Take the outer step."""
-        return self.outer.step(mean, piece.elements)
-
-    def note_meeting(self) -> None:
-        """Note where the replicas are."""
-        self.outer.weights.copy_(flatten(self.parameters))
-
-    def consensus(self) -> torch.Tensor:
-        """Return the weights of the outer optimizer."""
-        return self.outer.weights
-
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs beyond the model, rounding errors included."""
         return super().state() | ({} if self._int8 is None else {"int8_errors": self._int8.errors})
@@ -104,12 +120,3 @@ class DiLoCoEngine(LocalEngine):
         super().load_state(state)
         if self._int8 is not None:
             self._int8.errors = state["int8_errors"]
-
-    def shared_state(self) -> dict[str, Any]:
-        """Return the outer optimizer."""
-        return {"outer_weights": self.outer.weights, "outer_momentum": self.outer.momentum_buffer}
-
-    def load_shared_state(self, state: dict[str, Any]) -> None:
-        """Take it back."""
-        self.outer.weights.copy_(state["outer_weights"])
-        self.outer.momentum_buffer.copy_(state["outer_momentum"])

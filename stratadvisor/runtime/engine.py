@@ -27,6 +27,7 @@ CLASSES = {
     "hierarchical": ("hierarchical", "HierarchicalEngine"),
     "deepspeed": ("deepspeed_engine", "DeepSpeedEngine"),
     "diloco": ("diloco", "DiLoCoEngine"),
+    "diloco_nodes": ("diloco_nodes", "NodeDiLoCoEngine"),
     "async_sgd": ("async_sgd", "AsyncEngine"),
     "adaptive": ("adaptive_engine", "AdaptiveEngine"),
 }

@@ -15,7 +15,7 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 
 
 class Document(BaseModel):
-    """Frozen, refuses unknown keys, NaN and infinity; ``schema.descriptions`` makes JSON schemas of field docstrings."""
+    """Frozen, refuses unknown keys, NaN and infinity. Field docstrings go into the JSON schema."""
 
     model_config = ConfigDict(
         frozen=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -48,7 +49,7 @@ def _docstrings(cls: type[BaseModel]) -> dict[str, str]:
 
 
 def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for statement, below in zip(body, body[1:], strict=False):
+    for statement, below in itertools.pairwise(body):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             match below:
                 case ast.Expr(value=ast.Constant(value=str(text))):

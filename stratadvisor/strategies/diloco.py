@@ -8,7 +8,14 @@ from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate, Layout
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.base import Strategy
-from stratadvisor.strategies.local import FEWEST_OUTER_STEPS, exact_only, explore_intervals, sites, whole_replicas
+from stratadvisor.strategies.local import (
+    FEWEST_OUTER_STEPS,
+    alike_nodes,
+    exact_only,
+    explore_intervals,
+    sites,
+    whole_replicas,
+)
 from stratadvisor.strategies.selections import spanning
 from stratadvisor.strategies.site import Site, layout_for
 
@@ -30,13 +37,14 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
         for at, batch, by_speed in sites("diloco", selection, workload, _layout):
             if at.cluster.num_devices < 2:
                 continue
+            layout = _layout(at)
             yield from explore_intervals(
                 at,
-                _layout(at),
+                layout,
                 batch,
                 by_speed=by_speed,
                 kind="local_sgd",
-                num_workers=at.cluster.num_devices,
+                num_workers=layout.data_parallel_replicate_degree,
                 usual=USUAL_INTERVALS,
                 shortest=SHORTEST,
                 largest=LARGEST,
@@ -50,6 +58,10 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
 
 
 def _layout(at: Site) -> Layout:
+    """Return replicas that are whole nodes where nodes are alike: fewer lose less, and links inside are fast."""
+    if alike_nodes(at.cluster):
+        per_node = at.cluster.classes[0].devices_per_node
+        return layout_for(at, "local", replicate=at.cluster.num_nodes, shard=per_node)
     return layout_for(at, "local", replicate=at.cluster.num_devices)
 
 

@@ -12,7 +12,7 @@ from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate, Layout
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.base import Strategy
-from stratadvisor.strategies.local import exact_only, explore_intervals, sites, whole_replicas
+from stratadvisor.strategies.local import alike_nodes, exact_only, explore_intervals, sites, whole_replicas
 from stratadvisor.strategies.selections import spanning
 from stratadvisor.strategies.site import Site, layout_for
 
@@ -30,8 +30,8 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
         return
     for selection in spanning(cluster):
         for at, batch, by_speed in sites("hierarchical", selection, workload, _layout):
-            if not _alike_nodes(at.cluster):
-                continue
+            if not alike_nodes(at.cluster):
+                continue  # with one device a node nothing is exact: that is DiLoCo's plain cousin, and DiLoCo is better
             yield from explore_intervals(
                 at,
                 _layout(at),
@@ -47,18 +47,9 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
             )
 
 
-def _alike_nodes(cluster: Cluster) -> bool:
-    """Whether there are several nodes with equally many devices, more than one.
-
-    With one device in each node nothing is exact any more: that is DiLoCo's plain cousin, and DiLoCo is better at it.
-    """
-    per_node = {c.devices_per_node for c in cluster.classes}
-    return cluster.num_nodes > 1 and len(per_node) == 1 and per_node.pop() > 1
-
-
 def _layout(at: Site) -> Layout:
     """Return groups of one node that average gradients in every step; the groups meet at intervals."""
-    if not _alike_nodes(at.cluster):
+    if not alike_nodes(at.cluster):
         return layout_for(at, "local", replicate=at.cluster.num_devices)
     per_node = at.cluster.classes[0].devices_per_node
     return layout_for(at, "local", replicate=at.cluster.num_nodes, shard=per_node)

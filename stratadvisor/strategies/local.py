@@ -44,6 +44,12 @@ def sites(
         yield at, share * at.cluster.num_devices, False
 
 
+def alike_nodes(cluster: Cluster) -> bool:
+    """Whether there are several nodes with equally many devices, more than one: a node can then be a replica."""
+    per_node = {c.devices_per_node for c in cluster.classes}
+    return cluster.num_nodes > 1 and len(per_node) == 1 and per_node.pop() > 1
+
+
 def explore_intervals(
     at: Site,
     layout: Layout,
@@ -145,9 +151,8 @@ def at_intervals(candidate: Candidate) -> list[Candidate]:
     for interval in TRIED_INTERVALS.get(candidate.strategy, ()):
         if interval == candidate.layout.sync_interval_steps:
             continue
-        kind, workers = "local_sgd", candidate.num_devices
-        if candidate.strategy == "hierarchical":
-            kind, workers = "hierarchical", candidate.layout.data_parallel_replicate_degree
+        kind = "hierarchical" if candidate.strategy == "hierarchical" else "local_sgd"
+        workers = candidate.layout.data_parallel_replicate_degree
         penalties = [
             extra_steps_fraction(kind, sync_interval_steps=h, staleness=0, num_workers=workers)[0]
             for h in (candidate.layout.sync_interval_steps, interval)

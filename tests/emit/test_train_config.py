@@ -10,8 +10,10 @@ from stratadvisor.emit.train_config import (
     ADAPTIVE_ENGINE,
     ADAPTIVE_STRATEGIES,
     ENGINES,
+    NODE_ENGINES,
     checkpoint_interval_steps,
     learning_rate,
+    refuses_adaptive,
     train_config,
     warmup_steps,
 )
@@ -61,7 +63,7 @@ def test_the_two_sides_know_the_same_model_fields_and_configuration_keys():
 
 def test_every_engine_named_exists_in_the_training_program():
     ours = set(ENGINES.values()) - {"megatron"}  # Megatron-LM's own program trains those plans
-    assert ours | {ADAPTIVE_ENGINE} == set(typing.get_args(runtime_config.EngineName))
+    assert ours | {ADAPTIVE_ENGINE, *NODE_ENGINES.values()} == set(typing.get_args(runtime_config.EngineName))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -135,3 +137,13 @@ def test_states_that_cannot_be_averaged_are_refused():
     workload = plan.workload.model_copy(update={"optimizer": "adamw8bit"})
     with pytest.raises(EmitError, match="adamw8bit quantizes"):
         train_config(plan.model_copy(update={"adaptive": True, "workload": workload}))
+
+
+def test_replicas_that_are_nodes_have_an_engine_of_their_own():
+    plan = EXAMPLES["diloco_cpu"]
+    assert train_config(plan)["engine"] == "diloco"
+    nodes = plan.parallelism.model_copy(
+        update={"data_parallel_replicate_degree": 1, "data_parallel_shard_degree": plan.parallelism.world_size}
+    )
+    assert train_config(plan.model_copy(update={"parallelism": nodes}))["engine"] == "diloco_nodes"
+    assert "replicas are nodes" in refuses_adaptive(plan.model_copy(update={"parallelism": nodes}))

@@ -93,6 +93,8 @@ def test_two_sites_with_1_gigabit_between_them_use_local_steps() -> None:
     assert plan.target == "async"
     assert plan.synchronization.mode == "local_sgd"
     assert plan.parallelism.world_size == 16
+    assert plan.parallelism.data_parallel_replicate_degree == 2  # a site is a replica, its eight devices are exact
+    assert plan.parallelism.data_parallel_shard_degree == 8
     # an exchange of 4 * 1.5e9 bytes at 0.12 GB/s lasts 50 s: at a step of about 2 s, 5 % of the time takes 500 steps
     assert plan.synchronization.sync_interval_steps >= 100
     assert plan.settings["outer_learning_rate"] == 0.7

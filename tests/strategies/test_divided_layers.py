@@ -128,10 +128,10 @@ def test_a_small_gain_does_not_bring_in_another_program() -> None:
     plan = plan_for(h100(16), workload, family="synchronous")
     best = min(fitting(found("megatron_3d", h100(16), workload)), key=lambda c: c.run_seconds.likely)
     ratio = best.run_seconds.likely / plan.predicted.run_seconds.likely
-    # a tenth, and what compiling spares the own program: less than half of its passes over memory and its launches
+    # a quarter, and what compiling spares the own program: less than half of its passes over memory and its launches
     terms, step = plan.predicted.time_terms_seconds, plan.predicted.step_seconds.likely
     spared = (terms["memory_bound"] / 2 + terms["launch"]) / step
-    assert plan.strategy == "megatron_3d" or ratio >= 0.9 * (1 - spared) * 0.98
+    assert plan.strategy == "megatron_3d" or ratio >= 0.75 * (1 - spared) * 0.98
     assert complexity(best) == 3
 
 
