@@ -1,4 +1,7 @@
-"""The parameter server of asynchronous SGD: connections, optimizer, metrics and checkpoints, in threads of rank 0."""
+"""The parameter server of asynchronous SGD: connections, optimizer, metrics and checkpoints, in threads of rank 0.
+
+Without local steps the optimizer of the plan works here; with them the workers have it, and here is the outer one.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,18 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from .checkpoint import CheckpointError, Checkpoints, Position, loaded
 from .config import TrainingError
+from .delayed_nesterov import DelayedNesterov
 from .integrity import write_tensors
 from .local import flatten
 from .loop import Options
@@ -31,6 +37,10 @@ DELAYS_NAME = "delays.jsonl"
 """One line per gradient: worker, its staleness in updates, the bound in force, its own compute time."""
 ADDRESS_NAME = "server.json"
 """Where the server of a run under way listens: what ``--join`` takes."""
+OUTER_LEARNING_RATE, OUTER_MOMENTUM = 0.7, 0.9
+"""Of the outer steps, as in DiLoCo (arXiv:2311.08105)."""
+PUSHES_REMEMBERED = 5
+"""A worker's speed is the median over so many pushes."""
 DEVICE_JOULES = FIELDS.index("device_joules")
 JOIN_SECONDS = 120.0
 """How long a worker of the start may take to connect before the others go on without it."""
@@ -42,6 +52,14 @@ def momentum_beside_asynchrony(num_workers: int) -> float:
     What is left to the usual 0.9 is explicit; the subtraction is our choice.
     """
     return max(0.0, ADAM_BETAS[0] - (1 - 1 / num_workers))
+
+
+def steps_by_speed(interval: int, own_seconds: float, fastest_seconds: float) -> int:
+    """Return how many local steps a worker does so that all push about equally often, from the seconds of a step.
+
+    H_i = floor(H v_i / v_max), at least 1: dynamic local updates of arXiv:2401.09135.
+    """
+    return max(1, int(interval * min(1.0, fastest_seconds / max(own_seconds, 1e-9))))
 
 
 def write_private(path: Path, text: str) -> None:
@@ -61,6 +79,7 @@ class Server:
         self.warmup_steps = min(float(self.config.warmup_steps), options.warmup_limit)
         weights = flatten(engine.parameters).cpu()
         self._prepare_optimizer(weights, [p.shape for p in engine.parameters])
+        self._speeds: list[deque[float]] = [deque(maxlen=PUSHES_REMEMBERED) for _ in range(self.num_workers)]
         alone = replace(context, control=None, node_of_rank=(0,))  # checkpoints are the server's alone
         self.checkpoints = Checkpoints(options.run_directory, self.config, alone)
         found = self.checkpoints.latest() if options.resume else None
@@ -78,11 +97,13 @@ class Server:
                 last_round=last,
             ),
             compensation=Compensation(
-                strength=float(settings.get("delay_compensation", 0.04)),
+                # the correction is of a gradient; a change of many steps has none
+                strength=0.0 if engine.interval > 1 else float(settings.get("delay_compensation", 0.04)),
                 adaptive=bool(settings.get("delay_compensation_adaptive", False)),
             ),
             staleness_aware=bool(settings.get("staleness_aware", False)),
-            step=self._step,
+            step=self._step if self.outer is None else self._outer_step,
+            local_steps=self._local_steps,
             on_applied=self._note,
         )
         if found is not None:
@@ -109,10 +130,35 @@ class Server:
         sizes = [shape.numel() for shape in shapes]
         self._views = [nn.Parameter(v.view(s)) for v, s in zip(torch.split(weights, sizes), shapes, strict=True)]
         self._sizes = sizes
+        settings = self.config.settings
+        self.outer: DelayedNesterov | None = None
+        self.optimizer: Any
+        if self.engine.interval > 1:
+            self.optimizer = self.outer = DelayedNesterov(
+                len(weights),
+                float(settings.get("outer_learning_rate", OUTER_LEARNING_RATE)),
+                float(settings.get("outer_momentum", OUTER_MOMENTUM)),
+                int(settings.get("outer_momentum_every", self.num_workers)),
+            )
+            return
         betas = (momentum_beside_asynchrony(self.num_workers), ADAM_BETAS[1])
         self.optimizer = build(replace(self.config, device_kind="cpu"), nn.ParameterList(self._views), betas)
 
-    def _step(self, gradient: torch.Tensor, round_: float, factor: float) -> None:
+    def _outer_step(self, change: torch.Tensor, _: float, factor: float, pushes: int) -> None:
+        """Apply the mean change of some workers' local steps to the weights."""
+        assert self.outer is not None
+        self.outer.step(self.core.weights, change, pushes, factor)
+
+    def _local_steps(self, worker: int) -> int:
+        """Return the steps until a worker's next push: the whole interval in lockstep and until its speed is known."""
+        interval = self.engine.interval
+        fixed = not bool(self.config.settings.get("dynamic_local_steps", True))
+        if interval == 1 or fixed or not self._speeds[worker] or self.core.phases.bound_at(self.core.round) == 0:
+            return interval
+        fastest = min(median(pushes) for pushes in self._speeds if pushes)
+        return steps_by_speed(interval, median(self._speeds[worker]), fastest)
+
+    def _step(self, gradient: torch.Tensor, round_: float, factor: float, _: int) -> None:
         """Apply one gradient to the weights, with ``factor`` times the learning rate of the schedule."""
         if self.config.gradient_clip_norm > 0:
             gradient.mul_((self.config.gradient_clip_norm / (gradient.norm() + 1e-6)).clamp(max=1.0))
@@ -131,7 +177,12 @@ class Server:
         return self._answer(0, self.core.push(push))
 
     def _answer(self, worker: int, reply: Reply) -> Answer:
-        return Answer(reply, int(self.steps_taken[worker]))
+        return Answer(reply, int(self.steps_taken[worker]), self._save_is_near(reply))
+
+    def _save_is_near(self, reply: Reply) -> bool:
+        """Return whether a checkpoint is due once these steps are done by everybody."""
+        every = self.config.checkpoint_interval_steps
+        return bool(every) and self.core.applied / self.num_workers + reply.steps - self._saved_round >= every
 
     def serve(self) -> None:
         """Start: hand out the first weights, let workers in as they come, write down where to find the server."""
@@ -199,6 +250,7 @@ class Server:
                 self._awaited.discard(worker)
                 reply = self.core.first(worker)
             else:
+                self._speeds[worker].clear()
                 reply, generation = self.core.join(worker)
                 print(f"worker {worker} joins at update {self.core.version}", flush=True)
             joined = True
@@ -206,15 +258,23 @@ class Server:
                 if reply.stop:
                     link.send({"stop": True})
                     return
-                steps = int(self.steps_taken[worker])
-                link.send({"stop": False, "num_weights": len(reply.weights), "steps": steps}, reply.weights)
-                row = torch.tensor(link.receive()["row"], dtype=torch.float64)
+                header = {
+                    "stop": False,
+                    "num_weights": len(reply.weights),
+                    "steps": int(self.steps_taken[worker]),
+                    "local_steps": reply.steps,
+                    "round": reply.round,
+                    "save": self._save_is_near(reply),
+                }
+                link.send(header, reply.weights)
+                rows = torch.tensor(link.receive()["rows"], dtype=torch.float64).view(-1, len(FIELDS))
                 gradient = torch.empty(len(self.core.weights), dtype=self.engine.push_type)
                 link.receive_into(gradient)
-                push = Push(worker=worker, gradient=gradient.float(), row=row, generation=generation)
+                push = Push(worker=worker, gradient=gradient.float(), rows=rows, generation=generation)
                 reply = self.core.push(push)
         except (LinkError, KeyError, TypeError, ValueError, RuntimeError) as problem:
             if worker is not None and (not joined or self.core.leave(worker, generation)):
+                self._speeds[worker].clear()
                 print(f"worker {worker} is gone: {problem}; the others go on", flush=True)
                 if not joined:
                     self.core.give_back(worker)
@@ -224,10 +284,11 @@ class Server:
     def _note(self, pushes: list[Push], bound: int) -> None:
         """Log the delays of an update, and a step event for every full round; called by the server, locked."""
         for push in pushes:
-            own = float(push.row[2] - push.row[3] - push.row[4])
+            own = float((push.rows[:, 2] - push.rows[:, 3] - push.rows[:, 4]).mean())
             self._own_seconds[push.worker] = own
-            self._joules[push.worker] = push.row[DEVICE_JOULES : DEVICE_JOULES + 2]
-            self.steps_taken[push.worker] += 1
+            self._speeds[push.worker].append(own + float(push.rows[:, 3].mean()))
+            self._joules[push.worker] = push.rows[-1, DEVICE_JOULES : DEVICE_JOULES + 2]
+            self.steps_taken[push.worker] += push.steps
             line = {
                 "update": self.core.version,
                 "worker": push.worker,
@@ -235,17 +296,25 @@ class Server:
                 "bound": bound,
                 "compute_seconds": own,
             }
+            if self.outer is not None:
+                line["steps"] = push.steps
             self._delays.write(json.dumps(line) + "\n")
-            self._pending.append((push.worker, push.row))
+        # step by step, so that a reported step has the steps that its workers did side by side
+        for index in range(max(push.steps for push in pushes)):
+            self._pending += [(push.worker, push.rows[index]) for push in pushes if index < push.steps]
         self._delays.flush()
-        while len(self._pending) >= self.num_workers:
+        now, whole = time.perf_counter(), len(self._pending) // self.num_workers
+        seconds = (now - self._round_start) / max(1, whole)
+        self._round_start = now if whole else self._round_start
+        for _ in range(whole):
             taken, self._pending = self._pending[: self.num_workers], self._pending[self.num_workers :]
             rows = torch.stack([row for _, row in taken])
             samples = sum(self.engine.context.batch_of_rank[worker] for worker, _ in taken)
-            now = time.perf_counter()
+            if self.outer is not None:
+                self._rate = learning_rate(self.config, self._reported, self.warmup_steps)
             self._reported += 1
             event = step_event(self._reported, rows, self._rate, samples)
-            event["step_seconds"], self._round_start = now - self._round_start, now
+            event["step_seconds"] = seconds
             event["data_wait_seconds"], event["communication_seconds"] = (
                 rows[:, 3].mean().item(),
                 rows[:, 4].mean().item(),
@@ -292,7 +361,8 @@ class Server:
             "version": self.core.version,
             "steps_taken": self.steps_taken,
         }
-        position = Position(self._reported, int(self.steps_taken.sum()) * self.config.sequence_length)
+        batches = torch.tensor(self.engine.context.batch_of_rank)
+        position = Position(self._reported, int((self.steps_taken * batches).sum()))
         path = self.checkpoints.save(position, lambda directory: write_tensors(directory / "state.pt", state))
         print(f"checkpoint {path}", flush=True)
 

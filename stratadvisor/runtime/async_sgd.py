@@ -1,4 +1,8 @@
-"""Asynchronous SGD, the workers: a server in threads of rank 0, every rank a worker that may be lost and replaced."""
+"""Asynchronous SGD, the workers: a server in threads of rank 0, every rank a worker that may be lost and replaced.
+
+With ``sync_interval_steps`` above 1 a worker takes so many steps with its own optimizer and pushes how far it came;
+the server then is the outer optimizer (delayed Nesterov, arXiv:2401.09135).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,8 @@ from .distributed import Context
 from .engine import Engine
 from .local import flatten, write_back
 from .loop import Done, Options, StopFlag
-from .optimizer import local_gradients
+from .optimizer import learning_rate, local_gradients
+from .own_state import OwnState
 from .parameter_server import Answer, Push, Reply
 from .randomness import seed_step
 from .telemetry import Meters
@@ -25,6 +30,8 @@ from .transport import Link, LinkError, connect
 
 RECONNECT_SECONDS = 60.0
 """How long a worker looks for its server after a cut (settings.reconnect_seconds)."""
+MOST_LOCAL_STEPS = 2000
+"""What is told of them must fit the header of a push; published runs have up to 500 (arXiv:2311.08105)."""
 
 
 class AsyncEngine(Engine):
@@ -33,7 +40,12 @@ class AsyncEngine(Engine):
     reason = "interrupted"
 
     def __init__(self, config: TrainConfig, context: Context, model: nn.Module) -> None:
-        if config.optimizer not in ("adamw", "sgd", "adafactor"):
+        self.interval = config.sync_interval_steps
+        if self.interval > MOST_LOCAL_STEPS:
+            raise ConfigError(
+                f"sync_interval_steps of async_sgd must be at most {MOST_LOCAL_STEPS}, not {self.interval}"
+            )
+        if self.interval == 1 and config.optimizer not in ("adamw", "sgd", "adafactor"):
             raise ConfigError(f"the optimizer {config.optimizer} is not supported with async_sgd: use adamw or sgd")
         if config.compression not in CAST_TYPES:
             raise ConfigError(f"compression {config.compression} is not for async_sgd, which takes none, bf16 or fp16")
@@ -47,11 +59,13 @@ class AsyncEngine(Engine):
         return [self.context.rank]
 
     def make_optimizer(self) -> Any:
-        """Return nothing: the server has the optimizer."""
-        return None
+        """Return nothing, since the server has the optimizer; with local steps every worker has its own."""
+        return super().make_optimizer() if self.interval > 1 else None
 
     def steps(self, dataset: Any, options: Options, stop: StopFlag) -> Iterator[Done]:
         """Train, yielding after every gradient of this worker; ``reason`` says why it ended."""
+        self.warmup_steps = min(float(self.config.warmup_steps), options.warmup_limit)
+        self.own = OwnState(options.run_directory / "checkpoints", self.context.rank)
         if self.context.rank > 0:
             remote = Remote(self.config, self.context, self.num_weights, self.push_type)
             yield from self._work(remote, dataset, stop)
@@ -69,7 +83,7 @@ class AsyncEngine(Engine):
         counted = not getattr(dataset, "fixed_tokens", False)
         waiting = time.perf_counter()
         answer = place.first()
-        steps, batches = -1, None
+        steps, batches, begun = -1, None, False
         while not answer.reply.stop:
             if batches is None or answer.steps != steps:  # the place was taken again: go on where the server stands
                 steps = answer.steps
@@ -81,14 +95,62 @@ class AsyncEngine(Engine):
                     num_micro_batches=self.context.micro_batches,
                     start_sample=steps * self.context.global_batch_size,
                 )
+                if not begun and self.interval > 1:
+                    self.own.take_back(steps, self.load_state)
+                begun = True
             write_back(answer.reply.weights, self.parameters)
-            seed_step(self.config.seed, self.context.rank, steps)
-            push = self._gradient(batches, time.perf_counter() - waiting, stop, counted=counted)
+            waited = time.perf_counter() - waiting
+            if self.interval > 1:
+                start = flatten(self.parameters).cpu()
+                rows: list[torch.Tensor] = []
+                for row in self._local_steps(answer.reply, batches, steps, waited, stop, counted=counted):
+                    if rows:
+                        yield _done(steps, rows[-1])
+                    rows.append(row)
+                    steps += 1
+                change = start.sub_(flatten(self.parameters).cpu())
+                push = Push(worker=self.context.rank, gradient=change, rows=torch.stack(rows))
+                if answer.save or stop.raised:
+                    self.own.keep(steps, self.state())
+            else:
+                seed_step(self.config.seed, self.context.rank, steps)
+                push = self._gradient(batches, waited, stop, counted=counted)
+                steps += 1
             waiting = time.perf_counter()
-            steps += 1
-            done = Done(steps, push.row[0], int(push.tokens))
+            done = _done(steps, push.rows[-1])
             answer = place.push(push)
             yield done
+        if self.interval > 1 and begun:
+            self.own.keep(steps, self.state())
+
+    def _local_steps(
+        self, reply: Reply, batches: Any, steps: int, waited_seconds: float, stop: StopFlag, *, counted: bool
+    ) -> Iterator[torch.Tensor]:
+        """Train on this worker's own weights for as long as the server said, yielding a row of each step."""
+        for index in range(reply.steps):
+            start = time.perf_counter()
+            seed_step(self.config.seed, self.context.rank, steps + index)
+            micro_batches = [next(batches) for _ in range(self.context.micro_batches)]
+            data_seconds = time.perf_counter() - start
+            tokens = max(1, sum(int((labels != data.IGNORED).sum()) for _, labels in micro_batches))
+            if counted:
+                self.expect(tokens)
+            loss = self._summed_loss(micro_batches)
+            self.update(learning_rate(self.config, reply.round + index, self.warmup_steps), tokens)
+            values = (float(loss), tokens, time.perf_counter() - start + waited_seconds, data_seconds, waited_seconds)
+            waited_seconds = 0.0
+            stopping = stop.raised
+            yield torch.tensor([*values, *self.meters.read(), float(stopping)], dtype=torch.float64)
+            if stopping:
+                return
+
+    def _summed_loss(self, micro_batches: list[Any]) -> torch.Tensor:
+        """Add up the gradients of a step's micro-batches; return the sum of their losses."""
+        loss = torch.zeros((), device=self.device)
+        for index, (inputs, labels) in enumerate(micro_batches):
+            moved = inputs.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
+            loss = loss + self.forward_backward(*moved, last=index == len(micro_batches) - 1)
+        return loss
 
     def _gradient(self, batches: Any, waited_seconds: float, stop: StopFlag, *, counted: bool) -> Push:
         """Compute one gradient; ``waited_seconds``: for the server, since the last one."""
@@ -99,10 +161,7 @@ class AsyncEngine(Engine):
         if counted:
             self.expect(tokens)
         while True:
-            loss = torch.zeros((), device=self.device)
-            for index, (inputs, labels) in enumerate(micro_batches):
-                moved = inputs.to(self.device, non_blocking=True), labels.to(self.device, non_blocking=True)
-                loss = loss + self.forward_backward(*moved, last=index == len(micro_batches) - 1)
+            loss = self._summed_loss(micro_batches)
             gradient = flatten(local_gradients(self.parameters)).cpu() / self.scaler.scale
             for parameter in self.parameters:
                 parameter.grad = None
@@ -113,7 +172,12 @@ class AsyncEngine(Engine):
         seconds = time.perf_counter() - start + waited_seconds
         values = (float(loss), tokens, seconds, data_seconds, waited_seconds, *self.meters.read())
         row = torch.tensor([*values, float(stop.raised)], dtype=torch.float64)
-        return Push(worker=self.context.rank, gradient=gradient, row=row)
+        return Push(worker=self.context.rank, gradient=gradient, rows=row[None])
+
+
+def _done(steps: int, row: torch.Tensor) -> Done:
+    """Return what the caller of ``steps`` is told of a step."""
+    return Done(steps, row[0], int(row[1]))
 
 
 class Remote:
@@ -135,7 +199,7 @@ class Remote:
         """Send a gradient; return what to do next. A gradient under way when the connection is lost is made again."""
         try:
             assert self._link is not None
-            self._link.send({"row": push.row.tolist()}, push.gradient.to(self._push_type).contiguous())
+            self._link.send({"rows": push.rows.tolist()}, push.gradient.to(self._push_type).contiguous())
             return self._receive()
         except LinkError as problem:
             return self._again(problem)
@@ -158,7 +222,8 @@ class Remote:
                 f" this worker's {self._num_weights}"
             )
         self._link.receive_into(weights)
-        return Answer(Reply(weights=weights, stop=False), int(header["steps"]))
+        reply = Reply(weights=weights, stop=False, steps=int(header["local_steps"]), round=float(header["round"]))
+        return Answer(reply, int(header["steps"]), bool(header["save"]))
 
     def _again(self, problem: LinkError) -> Answer:
         """Connect again and go on.

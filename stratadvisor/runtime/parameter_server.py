@@ -1,5 +1,7 @@
 """The server of asynchronous SGD: applies gradients as they come, compensates their delay, never exceeds the bound.
 
+With local steps a push is the change of several steps of its worker, and what is counted is steps.
+
 Pure threads and tensors, no communication: workers are threads that call ``first`` and ``push``. One that is lost
 ``leave``s; whoever takes its place comes by ``join``.
 """
@@ -41,12 +43,12 @@ class Compensation:
 
 @dataclass(frozen=True, kw_only=True)
 class Push:
-    """A gradient (mean over its tokens) and what the worker says about making it."""
+    """A gradient (mean over its tokens) or the change of some local steps, and what the worker says about making it."""
 
     worker: int
     gradient: torch.Tensor
-    row: torch.Tensor
-    """Values of telemetry.FIELDS; tokens at index 1, the wish to stop last."""
+    rows: torch.Tensor
+    """(steps, telemetry.FIELDS); tokens at index 1, the wish to stop last."""
     generation: int = 0
     """What ``join`` gave; a push of an earlier holder of the place does not count."""
     staleness: int = -1
@@ -55,7 +57,12 @@ class Push:
     @property
     def tokens(self) -> float:
         """Tokens that count in the loss."""
-        return float(self.row[1])
+        return float(self.rows[:, 1].sum())
+
+    @property
+    def steps(self) -> int:
+        """Steps of the worker in it."""
+        return len(self.rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,19 +71,25 @@ class Reply:
 
     weights: torch.Tensor
     stop: bool
+    steps: int = 1
+    """Local steps to push the change of."""
+    round: float = 0.0
+    """Rounds done when the weights were read: where the learning rate stands."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply and how many gradients of this worker's place have been applied: where its data stands."""
+    """A reply and how many steps of this worker's place have been applied: where its data stands."""
 
     reply: Reply
     steps: int
+    save: bool = False
+    """Whether the next push may be in a checkpoint, so that what only the worker has must be written down with it."""
 
 
 @dataclass(kw_only=True)
 class Phases:
-    """When workers wait for each other: in the first and the last rounds (a round: one push per worker)."""
+    """When workers wait for each other: in the first and the last rounds (a round: one step per worker)."""
 
     bound: int
     warmup_rounds: float = 0.0
@@ -88,6 +101,10 @@ class Phases:
         if round_ < self.warmup_rounds or round_ >= self.last_round - self.finish_rounds:
             return 0
         return self.bound
+
+
+def _one_step(_: int) -> int:
+    return 1
 
 
 @dataclass
@@ -103,20 +120,23 @@ class ParameterServer:
     num_workers: int
     phases: Phases
     compensation: Compensation
-    step: Callable[[torch.Tensor, float, float], None]
-    """Applies (gradient, round, factor of the learning rate) to ``weights`` in place."""
+    step: Callable[[torch.Tensor, float, float, int], None]
+    """Applies (gradient, round, factor of the learning rate, pushes it is the mean of) to ``weights`` in place."""
     on_applied: Callable[[list[Push], int], None]
     """Called with the pushes of an update and its bound, the lock held."""
     staleness_aware: bool = False
     """Divide the learning rate of an update by the staleness of its gradients (arXiv:1511.05950)."""
+    local_steps: Callable[[int], int] = _one_step
+    """How many steps a worker is to do before it pushes."""
     applied: int = 0
-    """Pushes applied, over all runs."""
+    """Steps of workers applied, over all runs; without local steps that is pushes."""
     version: int = 0
     stopping: bool = False
     mean_square: torch.Tensor | None = None
     _read_version: dict[int, int] = field(default_factory=dict)
     _read_weights: dict[int, torch.Tensor] = field(default_factory=dict)
-    _in_flight: set[int] = field(default_factory=set)
+    _in_flight: dict[int, int] = field(default_factory=dict)
+    """Worker -> steps it was given to do."""
     _held: dict[int, Push] = field(default_factory=dict)
     _replies: dict[int, Reply] = field(default_factory=dict)
     _generation: dict[int, int] = field(default_factory=dict)
@@ -187,8 +207,8 @@ class ParameterServer:
         with self._changed:
             if not self._holds(push.worker, push.generation):
                 return self._stop()
-            self.stopping = self.stopping or bool(push.row[-1])
-            self._in_flight.discard(push.worker)
+            self.stopping = self.stopping or bool(push.rows[-1, -1])
+            self._issued += push.steps - self._in_flight.pop(push.worker, push.steps)  # one asked to stop does fewer
             self._held[push.worker] = push
             self._apply_what_may_be()
             while push.worker not in self._replies:
@@ -213,10 +233,9 @@ class ParameterServer:
 
     def _forget(self, worker: int) -> None:
         """Drop what a worker has not finished; another one will be asked for as many gradients more."""
-        if worker in self._in_flight or worker in self._held:
-            self._issued -= 1
-        self._in_flight.discard(worker)
-        self._held.pop(worker, None)
+        self._issued -= self._in_flight.pop(worker, 0)
+        held = self._held.pop(worker, None)
+        self._issued -= 0 if held is None else held.steps
         self._read_version.pop(worker, None)
         self._read_weights.pop(worker, None)
         self._replies.pop(worker, None)
@@ -242,12 +261,12 @@ class ParameterServer:
             gradient = self.compensation.apply(push.gradient, self.weights, read, self.mean_square)
             total.add_(gradient, alpha=push.tokens / tokens)
         done = [
-            Push(worker=p.worker, gradient=p.gradient[:0], row=p.row, staleness=self._age(p.worker)) for p in pushes
+            Push(worker=p.worker, gradient=p.gradient[:0], rows=p.rows, staleness=self._age(p.worker)) for p in pushes
         ]
         staleness = sum(push.staleness for push in done) / len(done)
-        self.step(total, self.round, 1 / max(1.0, staleness) if self.staleness_aware else 1.0)
+        self.step(total, self.round, 1 / max(1.0, staleness) if self.staleness_aware else 1.0, len(pushes))
         self.version += 1
-        self.applied += len(pushes)
+        self.applied += sum(push.steps for push in pushes)
         for worker in workers:
             self._release(worker)
         self.on_applied(done, bound)
@@ -257,12 +276,16 @@ class ParameterServer:
 
     def _release(self, worker: int) -> None:
         """Hand the present weights to a worker, or the order to stop when enough gradients are under way."""
-        if self.stopping or self._issued >= self.phases.last_round * self.num_workers:
+        left = self.phases.last_round * self.num_workers - self._issued
+        if self.stopping or left <= 0:
             self._replies[worker] = self._stop()
             return
         if self._snapshot[0] != self.version:
             self._snapshot = (self.version, self.weights.clone())
-        self._issued += 1
-        self._in_flight.add(worker)
+        # near the end nobody takes what is left of the others' steps, or ranks in lockstep would not end together
+        fair = max(1.0, -((self.round - self.phases.last_round) // 1))
+        steps = int(min(self.local_steps(worker), left, fair))
+        self._issued += steps
+        self._in_flight[worker] = steps
         self._read_version[worker], self._read_weights[worker] = self._snapshot
-        self._replies[worker] = Reply(weights=self._snapshot[1], stop=False)
+        self._replies[worker] = Reply(weights=self._snapshot[1], stop=False, steps=steps, round=self.round)

@@ -24,6 +24,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     unclipped = {"gradient_clip_norm": 0.0, "groups": [WHOLE]}
     plain_outer = {"outer_learning_rate": 1.0, "outer_momentum": 0.0}
     alone = one(micro_batch_size=2, gradient_accumulation_steps=4, batch_per_device=8)
+    every_four = {"sync_interval_steps": 4}
     momentum = {"optimizer": "adamw", "learning_rate": 3e-3}
     run_jobs(
         folder,
@@ -36,7 +37,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"name": "hierarchical", "config": {"engine": "hierarchical", "settings": NODES}},
             {"name": "hierarchical_adam", "config": {"engine": "hierarchical", "settings": NODES, **momentum}},
             {"name": "diloco", "config": {"engine": "diloco", "settings": plain_outer, "gradient_clip_norm": 0.0}},
+            {
+                "name": "diloco_nodes",
+                "config": {"engine": "diloco_nodes", "settings": NODES | plain_outer, "gradient_clip_norm": 0.0},
+            },
             {"name": "async", "ranks": 1, "config": {"engine": "async_sgd", "groups": [alone]}},
+            {
+                "name": "async_local",
+                "ranks": 1,
+                "config": {"engine": "async_sgd", "groups": [alone], "settings": plain_outer, **every_four, **momentum},
+            },
+            {"name": "diloco_four", "config": {"engine": "diloco", **every_four, **momentum}},
+            {
+                "name": "async_lockstep",
+                "config": {"engine": "async_sgd", "settings": {"staleness_bound": 0}, **every_four, **momentum},
+            },
         ],
     )
     return folder
@@ -49,7 +64,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("hierarchical", "single"),
         ("hierarchical_adam", "single_adam"),
         ("diloco", "single_unclipped"),
+        ("diloco_nodes", "single_unclipped"),
         ("async", "single"),
+        ("async_local", "single_adam"),
+        ("async_lockstep", "diloco_four"),
     ],
 )
 def test_training_equals_one_process(runs: Path, name: str, reference: str) -> None:
@@ -80,9 +98,17 @@ KILLED: dict[str, dict[str, Any]] = {
         "settings": NODES | {"delay_steps": 2, "momentum": 0.9},
     },
     "diloco": {"engine": "diloco", "sync_interval_steps": 4, "settings": {"fragments": 2, "delay_steps": 1}},
+    "diloco_nodes": {"engine": "diloco_nodes", "sync_interval_steps": 4, "settings": NODES | {"delay_steps": 1}},
     "async": {
         "engine": "async_sgd",
         "settings": {"staleness_bound": 0, "momentum": 0.5},
+    },
+    "async_local": {
+        "engine": "async_sgd",
+        "sync_interval_steps": 4,
+        "optimizer": "adamw",
+        "learning_rate": 3e-3,
+        "settings": {"staleness_bound": 0},
     },
 }
 

@@ -16,6 +16,7 @@ STEPS = 30
 EACH = group(devices_per_node=2, micro_batch_size=2, gradient_accumulation_steps=2, batch_per_device=4)
 DDP = {"engine": "ddp", "groups": [EACH], "checkpoint_interval_steps": 4, "total_steps": STEPS}
 ASYNC = DDP | {"engine": "async_sgd", "settings": {"staleness_bound": 3, "reconnect_seconds": 2}}
+LOCAL = ASYNC | {"sync_interval_steps": 3}
 ENDLESS = 1_000_000
 LIMIT_BYTES = 100_000
 """Less than a checkpoint of the model that is used with it, more than the log of its steps."""
@@ -48,6 +49,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             {"name": "async_server", "steps": STEPS, "config": ASYNC, "events": kill(10, 0)},
             {"name": "async_server", **again},
             {"name": "replaced", "steps": ENDLESS, "config": ASYNC | {"total_steps": 0}, "events": replaced},
+            {"name": "local_worker", "steps": STEPS, "config": LOCAL, "events": kill(10, 1)},
+            {"name": "local_server", "steps": STEPS, "config": LOCAL, "events": kill(10, 0)},
+            {"name": "local_server", **again},
+            {"name": "local_replaced", "steps": ENDLESS, "config": LOCAL | {"total_steps": 0}, "events": replaced},
             {"name": "full_whole", "steps": 12, **large},
             {"name": "full", "steps": 4, **large},
             {"name": "full", "steps": 12, "options": ["--resume"], "limit_file_bytes": LIMIT_BYTES, **large},
@@ -79,24 +84,28 @@ def test_ranks_wait_for_one_that_is_silent_for_a_while(runs: Path) -> None:
     assert losses(runs / "frozen") == pytest.approx(losses(runs / "whole"), abs=1e-6)
 
 
-def test_the_others_make_the_gradients_of_a_lost_worker(runs: Path) -> None:
-    assert codes(runs / "async_worker") == [0, -signal.SIGKILL]
-    assert "worker 1 is gone" in output(runs / "async_worker")
-    lines = (runs / "async_worker" / "run" / "delays.jsonl").read_text().splitlines()
-    made = [json.loads(line)["worker"] for line in lines]
-    assert len(made) == 2 * STEPS
-    assert set(made[-10:]) == {0}
+@pytest.mark.parametrize("name", ["async_worker", "local_worker"])
+def test_the_others_make_the_gradients_of_a_lost_worker(runs: Path, name: str) -> None:
+    assert codes(runs / name) == [0, -signal.SIGKILL]
+    assert "worker 1 is gone" in output(runs / name)
+    pushes = [json.loads(line) for line in (runs / name / "run" / "delays.jsonl").read_text().splitlines()]
+    assert sum(push.get("steps", 1) for push in pushes) == 2 * STEPS
+    assert max(push["staleness"] for push in pushes) <= 3  # the bound
+    assert max(push.get("steps", 1) for push in pushes) == (3 if name == "local_worker" else 1)
+    assert {push["worker"] for push in pushes[-4:]} == {0}
 
 
-def test_a_lost_server_is_named_and_a_new_one_goes_on(runs: Path) -> None:
-    assert "rank 1: error: the server is gone" in output(runs / "async_server", 1)
-    assert codes(runs / "async_server") == [0, 0]
-    found = {event["step"] for event in events(runs / "async_server")}
+@pytest.mark.parametrize("name", ["async_server", "local_server"])
+def test_a_lost_server_is_named_and_a_new_one_goes_on(runs: Path, name: str) -> None:
+    assert "rank 1: error: the server is gone" in output(runs / name, 1)
+    assert codes(runs / name) == [0, 0]
+    found = {event["step"] for event in events(runs / name)}
     assert found == set(range(1, STEPS + 1))
 
 
-def test_a_newcomer_takes_the_place_of_a_lost_worker(runs: Path) -> None:
-    bundle = runs / "replaced"
+@pytest.mark.parametrize("name", ["replaced", "local_replaced"])
+def test_a_newcomer_takes_the_place_of_a_lost_worker(runs: Path, name: str) -> None:
+    bundle = runs / name
     assert codes(bundle) == [0, -signal.SIGKILL, 0], output(bundle) + output(bundle, 2)
     assert "worker 1 of 2 joins" in output(bundle, 2)
     assert not (bundle / "run" / "server.json").exists()

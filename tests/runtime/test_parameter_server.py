@@ -12,13 +12,15 @@ from stratadvisor.runtime.parameter_server import Compensation, ParameterServer,
 
 
 def row(tokens: float = 1.0, stop: bool = False) -> torch.Tensor:
-    return torch.tensor([0.0, tokens, 0.0, 0.0, 0.0, 0.0, 0.0, float(stop)], dtype=torch.float64)
+    return torch.tensor([[0.0, tokens, 0.0, 0.0, 0.0, 0.0, 0.0, float(stop)]], dtype=torch.float64)
 
 
 class Recorder:
     """A server of plain SGD with rate 1 on one number, and what it applied."""
 
-    def __init__(self, num_workers: int, phases: Phases, compensation: Compensation | None = None) -> None:
+    def __init__(
+        self, num_workers: int, phases: Phases, compensation: Compensation | None = None, local_steps: int = 1
+    ) -> None:
         self.pushes: list[Push] = []
         self.updates = 0
         self.server = ParameterServer(
@@ -28,10 +30,11 @@ class Recorder:
             compensation=compensation or Compensation(strength=0.0),
             step=self._step,
             on_applied=self._note,
+            local_steps=lambda _: local_steps,
         )
         self.server.start()
 
-    def _step(self, gradient: torch.Tensor, _: float, factor: float) -> None:
+    def _step(self, gradient: torch.Tensor, _: float, factor: float, __: int) -> None:
         self.server.weights.sub_(gradient, alpha=factor)
         self.updates += 1
 
@@ -62,7 +65,7 @@ def test_no_compensation_leaves_the_gradient() -> None:
 
 def test_a_gradient_of_fresh_weights_needs_no_compensation() -> None:
     recorder = Recorder(1, Phases(bound=4), Compensation(strength=5.0))
-    recorder.server.push(Push(worker=0, gradient=torch.tensor([3.0]), row=row()))
+    recorder.server.push(Push(worker=0, gradient=torch.tensor([3.0]), rows=row()))
     assert recorder.server.weights.item() == -3.0
 
 
@@ -74,10 +77,10 @@ def test_the_bound_is_zero_in_the_first_and_the_last_rounds() -> None:
 def test_synchronous_updates_are_the_token_weighted_mean() -> None:
     recorder = Recorder(2, Phases(bound=0))
     other = threading.Thread(
-        target=recorder.server.push, args=(Push(worker=1, gradient=torch.tensor([10.0]), row=row(tokens=3.0)),)
+        target=recorder.server.push, args=(Push(worker=1, gradient=torch.tensor([10.0]), rows=row(tokens=3.0)),)
     )
     other.start()
-    recorder.server.push(Push(worker=0, gradient=torch.tensor([2.0]), row=row(tokens=1.0)))
+    recorder.server.push(Push(worker=0, gradient=torch.tensor([2.0]), rows=row(tokens=1.0)))
     other.join()
     assert recorder.updates == 1
     assert recorder.server.weights.item() == pytest.approx(-(2.0 * 1 + 10.0 * 3) / 4)
@@ -98,7 +101,7 @@ def drive(recorder: Recorder, seed: int, *, stop_at: int | None = None, dies: bo
                 server.leave(worker)
                 return
             stop = stop_at is not None and worker == 0 and pushed == stop_at
-            reply = server.push(Push(worker=worker, gradient=torch.tensor([1e-3]), row=row(stop=stop)))
+            reply = server.push(Push(worker=worker, gradient=torch.tensor([1e-3]), rows=row(stop=stop)))
             pushed += 1
 
     threads = [threading.Thread(target=work, args=(worker,)) for worker in range(server.num_workers)]
@@ -141,7 +144,7 @@ def test_a_newcomer_takes_the_place_of_a_lost_worker() -> None:
     server = recorder.server
 
     def push(worker: int, generation: int = 0) -> Reply:
-        return server.push(Push(worker=worker, gradient=torch.tensor([1.0]), row=row(), generation=generation))
+        return server.push(Push(worker=worker, gradient=torch.tensor([1.0]), rows=row(), generation=generation))
 
     assert server.free_place() is None
     server.first(0), server.first(1)
@@ -166,10 +169,10 @@ def test_who_comes_back_before_its_loss_was_noticed_does_not_count_twice() -> No
     server = recorder.server
     server.first(0)
     _, generation = server.join(0)
-    assert server.push(Push(worker=0, gradient=torch.ones(1), row=row())).stop
+    assert server.push(Push(worker=0, gradient=torch.ones(1), rows=row())).stop
     assert not server.leave(0)
     for _ in range(3):
-        server.push(Push(worker=0, gradient=torch.ones(1), row=row(), generation=generation))
+        server.push(Push(worker=0, gradient=torch.ones(1), rows=row(), generation=generation))
     assert recorder.server.applied == 3  # as many as were asked for
 
 
@@ -177,9 +180,9 @@ def test_an_update_of_stale_gradients_takes_a_smaller_step() -> None:
     recorder = Recorder(2, Phases(bound=8))
     recorder.server.staleness_aware = True
     for _ in range(4):
-        recorder.server.push(Push(worker=0, gradient=torch.ones(1), row=row()))
+        recorder.server.push(Push(worker=0, gradient=torch.ones(1), rows=row()))
     assert recorder.server.weights.item() == -4.0  # its own gradients are fresh
-    recorder.server.push(Push(worker=1, gradient=torch.ones(1), row=row()))
+    recorder.server.push(Push(worker=1, gradient=torch.ones(1), rows=row()))
     assert recorder.server.weights.item() == -4.25  # four updates old
 
 
@@ -205,3 +208,52 @@ def test_a_restored_server_hands_out_what_is_left() -> None:
     drive(recorder, 3)
     assert len(recorder.pushes) == 20 - 13
     assert recorder.server.applied == 20
+
+
+def steps_of(count: int) -> torch.Tensor:
+    return row().repeat(count, 1)
+
+
+def test_local_steps_count_as_so_many_and_the_last_ones_are_shared_out() -> None:
+    recorder = Recorder(2, Phases(bound=0, last_round=10), local_steps=4)
+    server = recorder.server
+    given: dict[int, list[int]] = {0: [], 1: []}
+
+    def work(worker: int) -> None:
+        reply = server.first(worker)
+        while not reply.stop:
+            given[worker].append(reply.steps)
+            reply = server.push(Push(worker=worker, gradient=torch.ones(1), rows=steps_of(reply.steps)))
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert given == {0: [4, 4, 2], 1: [4, 4, 2]}
+    assert (server.applied, recorder.updates) == (20, 3)
+
+
+def test_steps_that_a_stopped_worker_did_not_do_are_not_counted() -> None:
+    recorder = Recorder(1, Phases(bound=4, last_round=10), local_steps=4)
+    server = recorder.server
+    reply = server.first(0)
+    assert (reply.steps, reply.round) == (4, 0.0)
+    reply = server.push(Push(worker=0, gradient=torch.ones(1), rows=steps_of(1)))
+    assert (server.applied, reply.round) == (1, 1.0)
+    for expected in (4, 4, 1):
+        assert reply.steps == expected
+        reply = server.push(Push(worker=0, gradient=torch.ones(1), rows=steps_of(reply.steps)))
+    assert reply.stop
+    assert server.applied == 10
+
+
+def test_steps_of_a_lost_worker_are_made_by_another() -> None:
+    recorder = Recorder(2, Phases(bound=4, last_round=8), local_steps=4)
+    server = recorder.server
+    server.leave(1)
+    reply, done = server.first(0), 0
+    while not reply.stop:
+        done += reply.steps
+        reply = server.push(Push(worker=0, gradient=torch.ones(1), rows=steps_of(reply.steps)))
+    assert done == server.applied == 16
