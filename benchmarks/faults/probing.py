@@ -21,6 +21,7 @@ from benchmarks.faults.validating import SITE, clock_library
 DOUBLE = rig.ROOT / "tests" / "nvml_double"
 READ = ["--only", "host_cpu", "--only", "host_memory", "--only", "nics", "--only", "software"]
 MEASURE = [*READ, "--only", "compute", "--quick"]
+TOGETHER = [*READ, "--only", "collectives"]
 CARD = """device
   name NVIDIA A100-PCIE-40GB
   uuid GPU-0000008{number}-1c0f-4a51-9d3e-01234567898{number}
@@ -41,7 +42,8 @@ def described(seen: Seen, profile: Path, watched: str) -> Seen:
         return seen
     data = json.loads(profile.read_text())
     notes = data["observations"]
-    about = [f"{o['status']}: {o['reason']}" for o in notes if re.fullmatch(watched, o["probe"])]
+    told = [o for o in notes if re.fullmatch(watched, o["probe"])]
+    about = list(dict.fromkeys(f"{o['probe']} {o['status']}: {o['reason']}".rstrip(": ") for o in told))
     if "verdict" in watched:
         about += [f"verdict: {v['message']}" for v in data["verdicts"]]
     if "host_memory" in watched:
@@ -264,6 +266,26 @@ FAULTS = (
         "sub-probes",
     ),
     Fault(
+        "collective-hangs",
+        P,
+        "a rank hangs in an all-reduce",
+        "SIGSTOP to it while the all-reduce is measured",
+        lambda f: run(f, *TOGETHER, watched="collectives", injure=member(signal.SIGSTOP, "all-reduce")),
+        r"collectives timed_out: .*no answer within",
+        (0,),
+        "sub-probes",
+    ),
+    Fault(
+        "collective-rank-killed",
+        P,
+        "a rank dies in an all-reduce",
+        "SIGKILL to it while the all-reduce is measured",
+        lambda f: run(f, *TOGETHER, watched="collectives", injure=member(signal.SIGKILL, "all-reduce")),
+        r"collectives failed: .*SIGKILL",
+        (0,),
+        "sub-probes",
+    ),
+    Fault(
         "probe-interrupted",
         P,
         "Ctrl-C",
@@ -309,7 +331,7 @@ FAULTS = (
         "host memory, a control group's limit",
         "cgroup memory.limit_in_bytes = 190 MiB",
         _memory,
-        r"SIGKILL.*memory|out of memory",
+        r"compute failed: .*(lack of|out of) memory",
         (0,),
         "sub-probes",
     ),
@@ -319,7 +341,7 @@ FAULTS = (
         "no more processes",
         "cgroup pids.max = 2",
         _processes,
-        r"Resource temporarily unavailable|process",
+        r"can be started: Resource temporarily unavailable",
         (0,),
         "sub-probes",
     ),
@@ -357,7 +379,7 @@ FAULTS = (
             watched="data_feed|host_memory",
             within=rig.mounting("umount -l /dev/shm && mount -t tmpfs -o size=4k,ro none /dev/shm"),
         ),
-        r"data_feed|Read-only|shm",
+        r"data_feed failed: .*Read-only",
         (0,),
         "sub-probes",
     ),
@@ -445,7 +467,7 @@ FAULTS = (
         "a container without capabilities",
         "setpriv: no capability, no new privileges",
         lambda f: run(f, *MEASURE, watched="compute", within=NO_CAPABILITIES),
-        r"ok",
+        r"compute ok",
         (0,),
         "sub-probes",
     ),
@@ -477,7 +499,7 @@ FAULTS = (
         lambda f: run(
             f, *READ, "--only", "collectives", "--quick", watched="collectives", within=rig.own_network("true")
         ),
-        r"(?i)interface|network|address|ok",
+        r"collectives failed: .*Unable to find address",
         (0,),
         "sub-probes",
     ),
@@ -492,7 +514,7 @@ FAULTS = (
             watched="compute|torch_devices",
             within=rig.mounting(f"mkdir {f}/e && mount --bind {f}/e {SITE}/torch"),
         ),
-        r"torch",
+        r"compute failed: .*(no attribute|No module)",
         (0,),
         "sub-probes",
     ),
@@ -502,7 +524,7 @@ FAULTS = (
         "two probes at once on the same devices",
         "a second one started at the same time",
         _two,
-        r"(?i)another probe|another process|at the same time",
+        r"another probe measured here at the same time",
         (0,),
         "ended with 0",
     ),
@@ -512,7 +534,7 @@ FAULTS = (
         "the wall clock goes back a day",
         "LD_PRELOAD of a clock_gettime that jumps",
         lambda f: run(f, *MEASURE, watched="compute", environ={"LD_PRELOAD": clock_library(f)}),
-        r"ok",
+        r"compute ok",
         (0,),
         "sub-probes",
     ),

@@ -462,6 +462,23 @@ FAULTS = (
         "log, result",
     ),
     Fault(
+        "shared-memory",
+        V,
+        "shared memory is full",
+        "a tmpfs of 64 kB over /dev/shm; the program loads data with a worker",
+        lambda f: run(
+            f,
+            more=["--accept-drift"],
+            prepare=_edit_program(
+                "import torch as _t; list(_t.utils.data.DataLoader(_t.zeros(64, 65536), batch_size=8, num_workers=1))"
+            ),
+            within=rig.mounting("mount -t tmpfs -o size=64k none /dev/shm"),
+        ),
+        r"^shared_memory_exhausted",
+        (8,),
+        "log, result",
+    ),
+    Fault(
         "process-limit", V, "no more processes", "cgroup pids.max = 6", _processes, r"^resource_limit", (8,), "result"
     ),
     Fault(
