@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.regret.forked import Child, fork
 from benchmarks.regret.tasks import WINDOW_SEQUENCES
 from lab.cluster import Cluster
+from lab.spec import Host
 
 START_SECONDS = 60.0
 """Joining, building the model, reading the text: more than this is a fault."""
@@ -138,6 +139,8 @@ def run(
         group_host: group["devices_per_node"] for group in config["groups"] for group_host in group["hostnames"]
     }
     world_size = sum(per_host[host.name] for host in hosts)
+    for host in hosts:
+        _leave_idle(cluster, host, per_host[host.name])
     children: list[Child] = []
     logs: list[Path] = []
     steps = STEPS_FACTOR * total_steps
@@ -182,7 +185,15 @@ def run(
     finally:
         for child in children:
             child.kill()
+        for host in hosts:
+            _leave_idle(cluster, host, host.ranks)
     return _outcome(curve, reason, logs)
+
+
+def _leave_idle(cluster: Cluster, host: Host, used: int) -> None:
+    """Let ranks that a plan leaves idle keep their part of the host's processors: a rank stands for a device."""
+    if host.cpu is not None and host.ranks > 1:
+        cluster.set_cpu(host.name, host.cpu * used / host.ranks)
 
 
 def _read(metrics: Path, position: int, curve: Curve) -> int:

@@ -64,12 +64,14 @@ def test_equal_nodes_on_a_slow_network_take_local_steps_unless_delays_are_forbid
 
 
 @pytest.mark.parametrize("size", [1e8, 1e9, 7e9])
-def test_more_bandwidth_never_leads_from_exact_to_inexact_methods(size: float) -> None:
+def test_inexact_methods_are_for_one_range_of_bandwidths(size: float) -> None:
+    # below it not even rare exchanges pay and one node trains alone, above it exact ones hide
     inexact = [
         ask("4x8xA100-80GB", rate, size).settings["family"] in ("local_sgd", "hierarchical", "asynchronous")
         for rate in ("1Gb/s", "10Gb/s", "100Gb/s", "800Gb/s", "3200Gb/s")
     ]
-    assert inexact == sorted(inexact, reverse=True)
+    rest = inexact[inexact.index(True) :] if any(inexact) else []
+    assert rest == sorted(rest, reverse=True)
     assert inexact[-1] is False
 
 
