@@ -153,24 +153,30 @@ SIGNIFICANT_DIGITS = 12
 """Kept of every number: sums differ in the last bits between Python releases (3.12 sums floats more exactly)."""
 
 
+_TO_ROUND = (float, dict, list)
+
+
 def dump(document: BaseModel) -> str:
     """Return a document as JSON text: same document, same bytes, on every machine and Python."""
     return json.dumps(_rounded(document.model_dump(mode="json")), indent=2, ensure_ascii=False) + "\n"
 
 
 def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
+    """Round all numbers of a document's plain form, in place: copies of ten thousand nodes would take seconds."""
+    if type(value) is float:
         return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
+    if type(value) is dict or type(value) is list:
+        for key, item in value.items() if type(value) is dict else enumerate(value):
+            if type(item) in _TO_ROUND:
+                value[key] = _rounded(item)
     return value
 
 
 def digest(document: BaseModel) -> str:
     """Return the SHA-256 of a document's JSON, first 16 hex digits."""
-    return hashlib.sha256(dump(document).encode()).hexdigest()[:16]
+    # in one line, which the standard library writes ten times as fast as indented: ten thousand nodes are 200 MB
+    text = json.dumps(_rounded(document.model_dump(mode="json")), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def atomic_write(path: Path, text: str, *, executable: bool = False) -> None:

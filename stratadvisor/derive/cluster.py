@@ -113,13 +113,11 @@ def _kind_of(device: DeviceProfile) -> tuple[str, int | None]:
 
 def _slowest_speed(devices: tuple[DeviceProfile, ...]) -> float | None:
     """Return the lowest best measured rate (any precision that all devices have); None when not measured."""
-    shared = set.intersection(*(set(d.matmul_flops_per_second) for d in devices))
     for precision in ("bf16", "fp16", "tf32", "fp32"):
-        if precision in shared:
-            values = [d.matmul_flops_per_second[precision].value for d in devices]
-            known = [v for v in values if v is not None]
-            if len(known) == len(values):
-                return min(known)
+        readings = [d.matmul_flops_per_second.get(precision) for d in devices]
+        known = [r.value for r in readings if r is not None and r.value is not None]
+        if len(known) == len(readings):
+            return min(known)
     return None
 
 
@@ -200,7 +198,9 @@ def _device(group: list[_Node]) -> Device:
     if total is None and spec is not None and weakest.unified_memory is not True and weakest.mig_enabled is not True:
         total, origins["memory_total_bytes"] = spec.memory_bytes, "catalog"
     free, origins["memory_free_bytes"] = _tightest([d.memory_free_bytes for d in members])
-    precisions = set.intersection(*(set(d.matmul_flops_per_second) for d in members))
+    precisions = set(members[0].matmul_flops_per_second)
+    for other in members:  # one by one: ten thousand nodes would be as many sets at once
+        precisions.intersection_update(other.matmul_flops_per_second)
     measured: dict[str, float] = {}
     for precision in sorted(precisions):
         rate, origin = _middle([d.matmul_flops_per_second[precision] for d in members])

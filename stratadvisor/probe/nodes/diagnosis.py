@@ -158,9 +158,10 @@ def _slow_ways(by_way: Mapping[Pair, float], reach: Mapping[int, Reach]) -> dict
     """Return the directions below what their ends can do, with that amount."""
     found: dict[Pair, float] = {}
     for (source, target), rate in by_way.items():
-        able = min(reach[source].sends, reach[target].receives)
-        if rate < _floor(able):
-            found[source, target] = able
+        if rate < SLOW_SHARE * PROCESSOR_BYTES_PER_SECOND:  # no floor is above that
+            able = min(reach[source].sends, reach[target].receives)
+            if rate < _floor(able):
+                found[source, target] = able
     return found
 
 
@@ -170,10 +171,11 @@ def _ways_out(by_way: Mapping[Pair, float], slow: Mapping[Pair, float], ranks: l
         return ()  # of two groups nobody can say whose way out it is
     number = {rank: g for g, members in enumerate(groups) for rank in members}
     leaving: dict[int, list[Pair]] = defaultdict(list)
-    for source, target in by_way:
-        if number.get(source) != number.get(target) and source in number and target in number:
-            leaving[number[source]].append((source, target))
-            leaving[number[target]].append((source, target))
+    for way in by_way:
+        source, target = number.get(way[0]), number.get(way[1])
+        if source != target and source is not None and target is not None:
+            leaving[source].append(way)
+            leaving[target].append(way)
     suspected = {
         group
         for group, ways in leaving.items()

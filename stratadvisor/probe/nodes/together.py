@@ -208,7 +208,7 @@ def _observations(found: Found, names: Mapping[int, str]) -> list[Observation]:
             text = f"{names[a]} and {names[b]}: {reason}"
             said.append(Observation(probe="node_pairs", status="failed", reason=text))
     if found.links:
-        measured_pairs = len({frozenset(link.ends) for link in found.links})
+        measured_pairs = len({(min(link.ends), max(link.ends)) for link in found.links})
         all_pairs = len(found.planned) * (len(found.planned) - 1) // 2
         text = f"{measured_pairs} of {all_pairs} pairs in {found.num_rounds} rounds"
         said.append(Observation(probe="node_pairs", status="ok", reason=text))

@@ -230,7 +230,7 @@ def _own_names(found: Found, names: Mapping[int, str]) -> Iterator[Verdict]:
 
 def _failed(found: Found, names: Mapping[int, str]) -> Iterator[Verdict]:
     """Name pairs that could not be measured though both nodes are there, unless they could in a later round."""
-    fine = {frozenset(link.ends) for link in found.links}
+    fine = {frozenset(link.ends) for link in found.links} if found.failed else set()
     for pair in dict.fromkeys(tuple(sorted((a, b))) for a, b, _ in found.failed):
         if set(pair) & set(found.lost) or frozenset(pair) in fine:
             continue
