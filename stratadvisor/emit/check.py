@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+
+_NUMBER_WITHOUT_A_DOT = re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+")
 
 
 @lru_cache(maxsize=64)
@@ -55,6 +59,9 @@ def _yaml(text: str) -> None:
         yaml.safe_load(text)
     except yaml.YAMLError as problem:
         raise ValueError(" ".join(str(problem).split())) from None
+    for token in yaml.scan(text):
+        if isinstance(token, yaml.ScalarToken) and token.plain and _NUMBER_WITHOUT_A_DOT.fullmatch(token.value):
+            raise ValueError(f"line {token.start_mark.line + 1}: {token.value} has no dot, YAML 1.1 reads it as text")
 
 
 def _python(text: str) -> None:

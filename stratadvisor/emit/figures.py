@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from stratadvisor.costs.buffers import ZERO3_LIVE_LAYERS, zero_bucket_elements
 from stratadvisor.costs.parameters import count_parameters
-from stratadvisor.emit.train_config import learning_rate
+from stratadvisor.emit.train_config import learning_rate, warmup_steps
 from stratadvisor.schema.plan import Interval, NodeGroup, Plan
 from stratadvisor.schema.workload import ModelShape
 from stratadvisor.units import format_bytes, format_count, format_seconds
@@ -70,6 +70,12 @@ class Figures:
     """Which layers have experts, as Megatron-LM writes it: a Python list of 0 and 1."""
     final_learning_rate: float
     """Where the cosine ends (``runtime.optimizer.FINAL_SHARE``)."""
+    warmup_fraction: float
+    """Steps of warm-up as a share of the run."""
+    micro_batches: int
+    """Micro-batches that a device of the first group takes in the whole run."""
+    lora_alpha: int
+    """Twice the rank (``runtime.lora``)."""
 
 
 def _span(interval: Interval, text: Callable[[float], str]) -> str:
@@ -130,5 +136,8 @@ def figures(plan: Plan) -> Figures:
         shared_expert_width=model.num_shared_experts * model.ffn_hidden_size,
         moe_layers=f"([0]*{model.num_dense_layers}+[1]*{model.num_layers - model.num_dense_layers})",
         final_learning_rate=0.1 * learning_rate(plan),
+        warmup_fraction=warmup_steps(plan) / max(1, predicted.run_steps),
+        micro_batches=predicted.run_steps * plan.batch.gradient_accumulation_steps,
+        lora_alpha=2 * plan.workload.lora_rank,
         rounds=math.ceil(predicted.run_steps / plan.synchronization.sync_interval_steps),
     )

@@ -55,7 +55,10 @@ def _plain(value: object) -> object:
 
 def json_text(value: object, indent: int | None = None) -> str:
     """Return ``value`` as ASCII JSON with sorted keys, also safe behind a comment sign: it never holds a newline."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False, indent=indent, default=_plain)
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False, indent=indent, default=_plain)
+    if isinstance(value, float) and "." not in text:
+        text = text.replace("e", ".0e")  # YAML 1.1 reads 2e-05 as text, 2.0e-05 as the number
+    return text
 
 
 def markdown_text(value: object) -> str:

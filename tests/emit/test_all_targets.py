@@ -17,8 +17,9 @@ import pytest
 import yaml
 from plan_examples import group, large_model, make_plan
 
+from stratadvisor.cli import run
 from stratadvisor.emit.bundle import render_bundle, write_bundle
-from stratadvisor.emit.manifest import available_targets, load_manifest
+from stratadvisor.emit.manifest import available_targets
 from stratadvisor.emit.targets import choose_targets
 from stratadvisor.errors import EmitError
 
@@ -35,13 +36,25 @@ EXPRESSING = {"accelerate", "huggingface", "kubeflow", "lightning", "ray", "slur
 IN_PLACE = {"torchrun", "megatron"}
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory) -> Path:
-    chosen = choose_targets(PLAN, ("all",))
-    assert set(chosen.beside) >= EXPRESSING
+@pytest.fixture(scope="module", params=["library", "command line"])
+def bundle(request, tmp_path_factory) -> Path:
+    """The example plan, and a plan that ``recommend --target all`` makes and writes by itself."""
     directory = tmp_path_factory.mktemp("all") / "b"
-    write_bundle(render_bundle(PLAN, plan_examples.profile(), beside=chosen.beside), directory)
+    if request.param == "library":
+        chosen = choose_targets(PLAN, ("all",))
+        assert set(chosen.beside) >= EXPRESSING
+        write_bundle(render_bundle(PLAN, plan_examples.profile(), beside=chosen.beside), directory)
+    else:
+        job = ["--model-size", "125M", "--gpus", "4xA100-80GB", "--strategy", "ddp", "--global-batch-size", "512"]
+        assert run(["recommend", *job, "--target", "all", "--output", str(directory)]) == 0
     return directory
+
+
+def of_plan(path: Path) -> tuple[int, int, int]:
+    """Return devices, micro-batch and accumulation of the plan of the bundle that a target's file lies in."""
+    plan = json.loads((path.parents[2] / "plan.json").read_text())
+    batch = plan["batch"]
+    return plan["parallelism"]["world_size"], batch["micro_batch_size"], batch["gradient_accumulation_steps"]
 
 
 @pytest.fixture
@@ -60,25 +73,26 @@ def clean_process(monkeypatch):
 def accelerates(path: Path) -> None:
     launch = pytest.importorskip("accelerate.commands.launch")
     given = launch.launch_command_parser().parse_args(["--config_file", str(path), "train.py"])
-    assert launch._validate_launch_command(given)[0].num_processes == 4
+    assert launch._validate_launch_command(given)[0].num_processes == of_plan(path)[0] == 4
 
 
 def trainers(path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     given = json.loads(path.read_text()) | {"use_cpu": True, "output_dir": str(path.parent / "out")}
     given.pop("ddp_backend", None)  # no GPU is needed to judge the rest
-    assert transformers.TrainingArguments(**given).gradient_accumulation_steps == 2
+    read = transformers.TrainingArguments(**given)
+    assert (read.per_device_train_batch_size, read.gradient_accumulation_steps) == of_plan(path)[1:]
 
 
 def lightnings(path: Path) -> None:
     lightning = pytest.importorskip("lightning")
     given = json.loads(path.read_text()) | {"accelerator": "cpu"}
-    assert lightning.Trainer(**given, enable_checkpointing=False).accumulate_grad_batches == 2
+    assert lightning.Trainer(**given, enable_checkpointing=False).accumulate_grad_batches == of_plan(path)[2]
 
 
 def rays(path: Path) -> None:
     pytest.importorskip("ray.train")
-    assert runpy.run_path(str(path))["scaling"]().num_workers == 4
+    assert runpy.run_path(str(path))["scaling"]().num_workers == of_plan(path)[0]
 
 
 def kubernetes(path: Path) -> None:
@@ -133,7 +147,7 @@ def test_every_file_of_every_target_is_read_by_the_targets_own_parser(bundle):
 
 @pytest.mark.parametrize("name", available_targets())
 def test_a_target_expresses_the_plan_or_says_why_not_and_which_can(name):
-    if name in EXPRESSING | IN_PLACE or load_manifest(name).role == "beside":
+    if name in EXPRESSING | IN_PLACE:
         chosen = choose_targets(PLAN, (name,))
         assert name in (*chosen.beside, chosen.own)
         return

@@ -166,7 +166,8 @@ def test_names_with_shell_template_and_markup_signs_stay_names(strategy, target,
     config = json.loads(files["train_config.json"].content)
     assert config["model"]["name"] == HOSTILE
     assert config["groups"][0]["hostnames"] == [f"a{HOSTILE}"]
-    assert all("49" not in file.content for path, file in files.items() if path in ("launch.sh", "README.md"))
+    for path in ("launch.sh", "README.md"):  # 7 x 7 would stand there if a name were read as a template
+        assert "49" not in files[path].content.replace(store.digest(plan), ""), path
     for line in files["README.md"].content.splitlines():
         if "touch pwned" in line:
             assert "\\`touch pwned\\`" in line

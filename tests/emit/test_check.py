@@ -72,6 +72,27 @@ def test_broken_yaml_is_refused_where_a_library_for_it_exists():
         check_file(emitted("a: [1\nb: }\n", "yaml"))
 
 
+@pytest.mark.parametrize("text", ["a: 2e-05\n", "a: [1, -3E+7]\n", "a:\n  b: 1e5 # comment\n"])
+def test_a_number_that_yaml_reads_as_text_is_refused(text):
+    yaml = pytest.importorskip("yaml")
+    assert "str" in str([type(v) for v in _leaves(yaml.safe_load(text))])
+    with pytest.raises(EmitError, match=r"line \d: \S+ has no dot, YAML 1.1 reads it as text"):
+        check_file(emitted(text, "yaml"))
+
+
+@pytest.mark.parametrize("text", ["a: 2.0e-05\n", 'a: "2e-05"\n', "a: 0x1e5\n", "a: x 1e5\n"])
+def test_other_numbers_and_texts_of_yaml_pass(text):
+    check_file(emitted(text, "yaml"))
+
+
+def _leaves(value):
+    if isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
 def test_a_lone_surrogate_is_refused_since_no_file_can_hold_it():
     with pytest.raises(EmitError, match="would not be valid text"):
         check_file(EmittedFile.model_construct(path="out/file", content="\ud800", format="text", executable=False))

@@ -89,6 +89,12 @@ def test_json_takes_documents_and_refuses_what_json_has_not():
         json_text(object())
 
 
+@pytest.mark.parametrize("value", [2e-5, 1e-300, -3e22, 0.1, 1.5e-7, 1e16, 0.0])
+def test_numbers_mean_the_same_in_yaml_as_in_json(value):
+    yaml = pytest.importorskip("yaml")
+    assert json.loads(json_text(value)) == yaml.safe_load(json_text(value)) == value
+
+
 @pytest.mark.parametrize("text", [*HOSTILE, "a|b", "[x](javascript:y)", "<script>", "# title", "- item", "a\r\nb"])
 def test_markdown_text_stays_one_line_without_markup(text):
     written = markdown_text(text)

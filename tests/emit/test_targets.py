@@ -87,7 +87,7 @@ def test_a_target_is_never_put_in_the_wrong_place():
 def test_traits_are_found_where_the_plan_has_them():
     assert plan_traits(EXAMPLES["ddp_cpu"]) == {"cpu"}
     assert {"unequal_shares", "unequal_nodes", "several_nodes"} <= plan_traits(EXAMPLES["uneven_ddp_gpu"])
-    assert {"fp16", "offload_cpu"} == plan_traits(EXAMPLES["zero_offload_gpu"])
+    assert {"fp16", "half_precision", "offload_cpu"} == plan_traits(EXAMPLES["zero_offload_gpu"])
     # 3 sequences in two micro-batches of up to 2: the second has one
     uneven = group().model_copy(update={"gradient_accumulation_steps": 2, "batch_per_device": 3})
     assert "unequal_shares" in plan_traits(make_plan("ddp", "torchrun", (uneven,)))
