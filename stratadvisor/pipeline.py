@@ -609,6 +609,9 @@ def run_config(
         results += more
     calibrated: tuple[str, ...] = ()
     if first.outcome == "completed":
+        from stratadvisor.validate import calibration
+
+        notes += [said for r in results if (said := calibration.refusal(opened.plan, r))]
         calibrated = _keep_calibrations(directory, opened.plan, opened.profile, results, cluster)
     outcome = RunConfigOutcome(results=tuple(results), calibrated_profiles=calibrated, notes=tuple(notes))
     (directory / RUN_FOLDER).mkdir(exist_ok=True)

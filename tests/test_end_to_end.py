@@ -19,6 +19,7 @@ from stratadvisor.schema.profile import (
 )
 from stratadvisor.schema.workload import ModelShape
 from stratadvisor.store import read_plan, read_profile, write_document
+from stratadvisor.validate import calibration
 
 pytestmark = pytest.mark.process
 
@@ -132,7 +133,8 @@ def test_other_families_run_to_completion_and_learn(strategy, tmp_path, text, ca
     assert rows["peak memory per device"]["measured"] > 1e7
 
 
-def test_a_validation_run_corrects_the_next_prediction(tmp_path, text, capsys):
+def test_a_validation_run_corrects_the_next_prediction(tmp_path, text, capsys, monkeypatch):
+    monkeypatch.setattr(calibration, "MOST_SPREAD", float("inf"))  # how quiet this machine is is not the question here
     cluster = tmp_path / "cluster.json"
     write_document(cluster, two_cpu_ranks())
     bundle = tmp_path / "bundle"

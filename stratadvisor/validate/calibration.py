@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from statistics import fmean, quantiles
+
+from stratadvisor.costs.constants import SPAN_CALIBRATED
 from stratadvisor.schema.plan import Plan
 from stratadvisor.schema.profile import Calibration, ClusterProfile
 from stratadvisor.schema.validation import ValidationResult
+from stratadvisor.units import format_seconds
+from stratadvisor.validate.compare import warmup_steps
 
 PLAUSIBLE = (0.05, 20.0)
 """A ratio outside says that something else was measured; it is not kept."""
+MOST_SPREAD = SPAN_CALIBRATED
+"""Largest spread of a run's steps: a prediction from its ratio claims this accuracy for the next run, which a run whose
+own steps scatter further does not have about itself."""
+NORMAL_QUARTILES = 1.349
+"""Distance of the quartiles of a normal distribution in standard deviations."""
+FEWEST_TIMED = 3
 
 
 def device_key(plan: Plan, profile: ClusterProfile) -> str:
@@ -20,15 +31,63 @@ def device_key(plan: Plan, profile: ClusterProfile) -> str:
     return name
 
 
+def spread(seconds: list[float]) -> float:
+    """Return the coefficient of variation from the quartiles: one step that hiccups does not move the median either."""
+    low, middle, high = quantiles(seconds, n=4, method="inclusive")
+    return (high - low) / NORMAL_QUARTILES / middle if middle > 0 else float("inf")
+
+
+def timed_seconds(plan: Plan, result: ValidationResult) -> list[float]:
+    """Return seconds of the steps after warm-up, or of a step in each whole cycle where steps with exchanges differ."""
+    seconds = list(result.step_seconds)
+    warm = seconds[warmup_steps(len(seconds)) :]
+    sync = plan.synchronization
+    if sync.mode in ("local_sgd", "hierarchical") and sync.sync_interval_steps > 1:
+        interval = sync.sync_interval_steps
+        whole = warm[len(warm) % interval :]
+        if len(whole) >= FEWEST_TIMED * interval:
+            return [fmean(whole[i : i + interval]) for i in range(0, len(whole), interval)]
+    return warm
+
+
+def refusal(plan: Plan, result: ValidationResult) -> str:
+    """Return why a completed run as planned gives no calibration, nothing where it does or is no such run."""
+    ratio = _ratio(result)
+    if result.outcome != "completed" or result.proxy or ratio is None:
+        return ""
+    seconds = timed_seconds(plan, result)
+    name = f"the run of {result.strategy} is not kept as a calibration"
+    if len(seconds) < FEWEST_TIMED:
+        return (
+            f"{name}: {len(seconds)} of its steps were timed, at least {FEWEST_TIMED} are needed; ask for more --steps"
+        )
+    varied = spread(seconds)
+    if varied > MOST_SPREAD:
+        low, _, high = quantiles(seconds, n=4, method="inclusive")
+        return (
+            f"{name}: its steps vary by {varied:.0%} (the middle half took {format_seconds(low)} to"
+            f" {format_seconds(high)}), more than the {MOST_SPREAD:.0%} that a calibrated prediction claims;"
+            " run it again when nothing else runs here"
+        )
+    if not PLAUSIBLE[0] <= ratio <= PLAUSIBLE[1]:
+        return f"{name}: {ratio:.3g} times the predicted time says that something else was measured"
+    return ""
+
+
+def _ratio(result: ValidationResult) -> float | None:
+    """Return measured over predicted time of a step."""
+    return next((row.ratio for row in result.comparisons if row.quantity == "step time"), None)
+
+
 def from_result(plan: Plan, profile: ClusterProfile, result: ValidationResult) -> Calibration | None:
-    """Return the calibration of a completed run as planned; None for failed, scaled-down or implausible ones.
+    """Return the calibration of a completed run as planned; None for failed, scaled-down, unsteady or implausible ones.
 
     The ratio is against the uncalibrated prediction: a plan that was already corrected by r and measured at m times
     its prediction gives r * m.
     """
     rows = {row.quantity: row for row in result.comparisons}
-    ratio = rows["step time"].ratio if "step time" in rows else None
-    if result.outcome != "completed" or result.proxy or ratio is None:
+    ratio = _ratio(result)
+    if result.outcome != "completed" or result.proxy or ratio is None or refusal(plan, result):
         return None
     device = device_key(plan, profile)
     memory = rows["peak memory per device"].ratio if "peak memory per device" in rows else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from statistics import NormalDist
 
 import pytest
 from plan_for_tests import small_plan
@@ -10,7 +11,7 @@ from plan_for_tests import small_plan
 from stratadvisor.schema.plan import SynchronizationPlan
 from stratadvisor.schema.profile import Calibration, ClusterProfile, DeviceProfile, NodeProfile
 from stratadvisor.schema.validation import ValidationResult
-from stratadvisor.validate.calibration import from_result
+from stratadvisor.validate.calibration import from_result, refusal, spread, timed_seconds
 from stratadvisor.validate.compare import comparisons, measure, warmup_steps
 from stratadvisor.validate.metrics import RunMetrics, read_metrics
 
@@ -102,6 +103,7 @@ def result(ratio_steps, **changes):
         "steps_done": 6,
         "wall_seconds": 9.0,
         "comparisons": rows,
+        "step_seconds": (ratio_steps,) * 6,
     }
     return ValidationResult.model_validate(fields | changes)
 
@@ -134,3 +136,46 @@ def test_failed_scaled_down_and_empty_runs_calibrate_nothing(changes):
 
 def test_an_implausible_ratio_is_not_kept():
     assert from_result(small_plan(), profile(), result(100.0)) is None
+    assert "something else was measured" in refusal(small_plan(), result(100.0))
+
+
+def test_a_steady_run_is_not_refused():
+    assert refusal(small_plan(), result(0.15)) == ""
+
+
+def test_the_spread_is_the_coefficient_of_variation_of_a_normal_distribution():
+    normal = NormalDist(mu=2.0, sigma=0.3)
+    sample = [normal.inv_cdf((i + 0.5) / 2000) for i in range(2000)]
+    assert spread(sample) == pytest.approx(0.3 / 2.0, rel=0.01)
+
+
+def test_a_run_whose_steps_vary_more_than_a_prediction_claims_is_refused_in_words():
+    # after the two of the warm-up the quartiles are 0.1 and 0.5, the median 0.3: 0.4 / 1.349 / 0.3 = 99 %
+    unsteady = result(0.3, step_seconds=(9.0, 9.0, 0.1, 0.3, 0.5, 0.1, 0.5))
+    assert from_result(small_plan(), profile(), unsteady) is None
+    said = refusal(small_plan(), unsteady)
+    assert "its steps vary by 99 % " in said.replace("%", " %").replace("  ", " ")
+    assert "run it again" in said
+
+
+def test_one_slow_step_refuses_nothing():
+    hiccup = result(0.15, step_seconds=(9.0, 9.0, 0.15, 0.15, 3.0, 0.15, 0.15))
+    assert from_result(small_plan(), profile(), hiccup) is not None
+
+
+def test_steps_with_and_without_an_exchange_are_no_unsteadiness():
+    plan = small_plan(synchronization=SynchronizationPlan(mode="local_sgd", sync_interval_steps=2))
+    even = result(0.15, step_seconds=(0.1, 0.5) * 6)  # 12 steps, three of warm-up; cycles of 0.6
+    assert timed_seconds(plan, even) == pytest.approx([0.3] * 4)
+    assert refusal(plan, even) == ""
+
+
+def test_too_few_steps_are_no_calibration():
+    short = result(0.15, step_seconds=(0.15, 0.15, 0.15))
+    assert from_result(small_plan(), profile(), short) is None
+    assert "ask for more --steps" in refusal(small_plan(), short)
+
+
+@pytest.mark.parametrize("changes", [{"outcome": "failed"}, {"proxy": "fewer layers"}, {"comparisons": ()}])
+def test_of_runs_that_could_not_calibrate_nothing_is_said(changes):
+    assert refusal(small_plan(), result(0.15, step_seconds=(), **changes)) == ""
