@@ -676,10 +676,8 @@ def _run_proxy(
 
     shrunk = scaling.shrink(plan, local, fits)
     said = shrunk.said
-    try:
-        smaller = recommend(local, shrunk.workload, strategy=plan.strategy)
-    except StratadvisorError:
-        smaller = recommend(local, shrunk.workload)
+    smaller = _scaled_down(local, shrunk.workload, (plan.strategy, *scaling.substitutes(plan)))
+    if smaller.plan.strategy != plan.strategy:
         said += f"; {plan.strategy} does not apply to this machine, {smaller.plan.strategy} is run in its place"
     folder = directory / PROXY_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -694,6 +692,16 @@ def _run_proxy(
             note = f"extrapolated to the plan by the same ratio: {step:.3g} s a step"
             result = result.model_copy(update={"notes": (*result.notes, note)})
     return result
+
+
+def _scaled_down(local: ClusterProfile, workload: Workload, strategies: tuple[str, ...]) -> Recommendation:
+    """Return a plan for this machine of the first of the strategies that applies to it, else of any."""
+    for strategy in strategies:
+        try:
+            return recommend(local, workload, strategy=strategy)
+        except StratadvisorError:
+            continue
+    return recommend(local, workload)
 
 
 def _run_alternatives(

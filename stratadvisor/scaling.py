@@ -24,6 +24,19 @@ class Shrunk:
     """Whether it runs on the plan's own kind of device, so that its ratio says something about the plan."""
 
 
+def substitutes(plan: Plan) -> tuple[str, ...]:
+    """Return the strategies that stand for the plan's where that does not apply here, the best first.
+
+    One that keeps the plan's way of synchronizing shows whether its loss falls; the fastest here may be of another.
+    """
+    exact = ("ddp", "single")
+    return {
+        "hierarchical": ("hierarchical", *exact),
+        "local_sgd": ("diloco", *exact),
+        "asynchronous": ("async_sgd", *exact),
+    }.get(plan.synchronization.mode, exact)
+
+
 def fits_here(plan: Plan, devices: tuple[DeviceProfile, ...]) -> bool:
     """Return whether the plan can run on this machine as it is."""
     if len(plan.groups) != 1 or plan.groups[0].num_nodes != 1:

@@ -9,6 +9,8 @@ from plan_for_tests import small_plan, small_shape
 
 from stratadvisor import pipeline, scaling
 from stratadvisor.errors import ModelError, UsageError
+from stratadvisor.schema.base import reported
+from stratadvisor.schema.plan import SynchronizationPlan
 from stratadvisor.schema.profile import Calibration, ClusterProfile, DeviceProfile, NodeProfile
 from stratadvisor.schema.workload import ModelShape
 
@@ -117,6 +119,37 @@ def test_other_hardware_gets_a_stand_in_that_is_not_comparable():
     assert not shrunk.comparable
     assert shrunk.workload.model.vocab_size == scaling.SMALL_VOCABULARY
     assert "stand-in" in shrunk.said
+
+
+@pytest.mark.parametrize(
+    ("mode", "devices", "expected"),
+    [
+        ("synchronous", 2, "ddp"),  # not async_sgd or DiLoCo, which may be faster on processors
+        ("synchronous", 1, "single"),
+        ("local_sgd", 2, "diloco"),
+        ("asynchronous", 2, "async_sgd"),
+    ],
+)
+def test_a_stand_in_synchronizes_as_the_plan_does(mode, devices, expected):
+    plan = small_plan(
+        strategy="megatron_3d",
+        synchronization=SynchronizationPlan(mode=mode, sync_interval_steps=30 if mode == "local_sgd" else 1),
+    )
+    processors = tuple(
+        DeviceProfile(
+            index=i,
+            kind="cpu",
+            name="processor",
+            unified_memory=True,
+            memory_total_bytes=reported(6 * 2**30),
+            memory_free_bytes=reported(6 * 2**30),
+        )
+        for i in range(devices)
+    )
+    local = ClusterProfile(nodes=(NodeProfile(hostname="a", devices=processors),))
+    shrunk = scaling.shrink(plan, local, lambda w: True)
+    strategies = (plan.strategy, *scaling.substitutes(plan))
+    assert pipeline._scaled_down(local, shrunk.workload, strategies).plan.strategy == expected
 
 
 def test_questions_after_the_family_are_about_the_nodes_that_will_run():
