@@ -54,7 +54,7 @@ PUBLISHED = (
         "global_batch_sequences": "128",
         "step_time_s": "12.91",
     },
-    {"id": "eight bits", "gpu_model": "H100-80GB-SXM", "n_gpus": "8", "strategy": "fsdp", "precision": "fp8"}
+    {"id": "four bits", "gpu_model": "H100-80GB-SXM", "n_gpus": "8", "strategy": "fsdp", "precision": "nvfp4"}
     | {"step_time_s": "1", "seq_len": "8192", "n_layers": "32", "hidden": "4096", "n_heads": "32"},
 )
 

@@ -11,6 +11,7 @@ from stratadvisor.backtest.rows import Row
 from stratadvisor.backtest.shapes import shape_of
 from stratadvisor.catalog import devices as device_catalog
 from stratadvisor.costs.constants import PCIE_COLLECTIVE_SHARE
+from stratadvisor.costs.fp8 import fp8_refusal
 from stratadvisor.costs.step import ClassWork
 from stratadvisor.schema.base import Origin
 from stratadvisor.schema.cluster import Cluster, Device, NodeClass
@@ -26,6 +27,10 @@ _UNSTATED_MEMORY = {"A100": "A100-40GB-SXM", "V100-SXM": "V100-32GB-SXM"}
 """Names that leave the memory size open; the rates that time depends on are the same or nearly so."""
 _USUAL_NETWORK = {"volta": 12.5e9, "ampere": 200e9, "hopper": 400e9, "blackwell": 400e9}
 """Bytes per second of a node of eight in the vendors' reference systems, where a run names no network."""
+
+
+_NVLINK_RACK = 72
+"""GB200 and GB300 come in racks whose NVLink joins so many (NVIDIA, GB200 NVL72)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,9 @@ def _express(row: Row) -> Expressed:
         device = _with_tf32(device)
     per_node = _joined(row, devices)
     layout = layout_of(row, precision, devices, per_node)
+    refusal = fp8_refusal(device, layout.fp8_scaling)
+    if refusal:
+        raise NotExpressibleError(refusal)
     node_class = _node_class(row, device, devices, per_node)
     rate, origin = _network(row, device, per_node)
     cluster = Cluster(
@@ -116,10 +124,11 @@ def device_of(name: str) -> Device | None:
 def _joined(row: Row, devices: int) -> int:
     """Return how many devices one NVLink domain joins: those of a node, or of several where the note says so."""
     said = re.search(r"NVLink spans up to (\d+) GPUs", row.text("note"))
-    most = int(said[1]) if said else row.count("gpus_per_node") or 8
+    rack = _NVLINK_RACK if row.text("gpu_model").startswith(("GB200", "GB300")) else None
+    most = int(said[1]) if said else rack or row.count("gpus_per_node") or 8
     if most >= devices:
         return devices
-    return max(d for d in range(1, most + 1) if devices % d == 0) if said else most
+    return max(d for d in range(1, most + 1) if devices % d == 0) if said or rack else most
 
 
 def _with_tf32(device: Device) -> Device:

@@ -29,13 +29,15 @@ _MEGATRON = {"compiled": "yes", "engine": "megatron"}
 FRAMEWORKS = (
     Framework("torchtitan", "torchtitan", _FUSED),
     Framework("megatron", r"2104\.04473|2205\.05198", _MEGATRON),  # the papers' own runs
-    Framework("automodel", "automodel", {"engine": "ddp"}),  # PyTorch's own tensor and pipeline parallelism
+    # PyTorch's own tensor and pipeline parallelism; examples/llm_finetune/*_peft_benchmark.yaml
+    Framework("automodel", "automodel", {"engine": "ddp", "sequence_parallel": "no"}),
     Framework("jax", r"maxtext|paxml|jax|xla", _FUSED),
     Framework("fms-fsdp", "fms-fsdp|foundation-model-stack", _FUSED),  # torch.compile according to its README
     Framework("tinyllama", "tinyllama", _FUSED),  # fused norm, rotary and SwiGLU kernels according to its README
     Framework("vectorlm", "vectorlm", {"activation_ckpt": "full"}),  # configs/config.yaml of the repository
-    Framework("llm-foundry", "llm-foundry|llmfoundry"),
-    Framework("internlm", "internlm"),
+    Framework("llm-foundry", "llm-foundry|llmfoundry", {"attention": "flash1"}),
+    # doc/en/install.md: flash-attention 1.0.5 with its rotary kernel, apex with its fused RMSNorm
+    Framework("internlm", "internlm", {"attention": "flash1", "norms": "fused"}),
     Framework("litgpt", "litgpt", {"lora_rank": "8"}),  # finetune/lora.py: lora_r
     Framework("fsdp_qlora", "fsdp.qlora", {"lora_rank": "64"}, pure=True),  # train.py: --lora_rank
     Framework("torchtune", "torchtune"),
@@ -77,11 +79,24 @@ def completed(row: Row) -> Row:
         cells["precision"] = "bf16_pure"
     if framework_of(row).name == "torchtune" and "+" in row.text("note") and "+packed" not in row.text("note"):
         cells["compiled"] = row.text("compiled") or "yes"  # its techniques are cumulative; compile follows packing
+    if framework_of(row).name == "automodel" and (row.count("pp") or 1) > 1:
+        cells["activation_ckpt"] = row.text("activation_ckpt") or "full"  # as its recipes with a pipeline say
+    if framework_of(row).name == "torchtitan":
+        _split_for_pipeline(row, cells)
     if row.text("compiled") == "" and "eager" in row.text("note"):
         cells["compiled"] = "no"
     if row.text("precision") == "fp32" and _megatron_style(row) and _architecture(row) not in _OLD:
         cells["precision"] = "tf32"  # the containers that such runs use switch it on for products
     return Row(row.line, cells)
+
+
+def _split_for_pipeline(row: Row, cells: dict[str, str]) -> None:
+    """Divide a local batch into the micro-batches of a pipeline: one for each of its ranks, torchtitan's default."""
+    stages, batch = row.count("pp") or 1, row.count("micro_batch")
+    if stages > 1 and batch is not None and batch % stages == 0 and row.count("grad_accum") is None:
+        cells["micro_batch"] = str(batch // stages)
+    if stages > 1 and row.text("vpp") == "" and "interleaved" in row.text("note"):
+        cells["vpp"] = "2"  # two stages on each rank
 
 
 def _megatron_style(row: Row) -> bool:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from stratadvisor.backtest.rows import Row
-from stratadvisor.schema.layout import Engine, Layout, MixedPrecision, Sharding
+from stratadvisor.schema.layout import Engine, Fp8Scaling, Layout, MixedPrecision, Sharding
 from stratadvisor.schema.workload import Method
 
 _ENGINES: dict[str, tuple[Engine, Sharding]] = {
@@ -31,6 +31,10 @@ _PRECISIONS: dict[str, MixedPrecision] = {
     "bf16_pure": "bf16_pure",
     "bf16-true": "bf16_pure",
     "fp16/bf16 (not restated)": "fp16",
+    "fp8": "bf16",
+    "fp8-cs": "bf16",
+    "mxfp8": "bf16",
+    "fp8-mx": "bf16",
 }
 _METHODS: dict[str, Method] = {
     "lora": "lora",
@@ -40,6 +44,9 @@ _METHODS: dict[str, Method] = {
     "sft": "full",
     "": "full",
 }
+
+
+_FP8: dict[str, Fp8Scaling] = {"fp8": "delayed", "fp8-cs": "tensor", "mxfp8": "block", "fp8-mx": "block"}
 
 
 class NotExpressibleError(Exception):
@@ -60,6 +67,13 @@ def precision_of(row: Row) -> MixedPrecision:
     return precision
 
 
+def fp8_scaling_of(row: Row, engine: Engine) -> Fp8Scaling:
+    """Return how the linear layers are scaled to fp8: PyTorch's own by each tensor, Megatron's of old by its past."""
+    scaling = _FP8.get(row.text("precision"), "none")
+    own = engine != "megatron" or "current-scaling" in row.text("note")
+    return "tensor" if scaling == "delayed" and own else scaling
+
+
 def strategy_known(row: Row) -> None:
     """Raise NotExpressibleError for a strategy that has no layout."""
     if row.text("strategy") not in _ENGINES:
@@ -72,6 +86,8 @@ def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) 
     engine, sharding = _ENGINES[strategy]
     if engine == "megatron" and row.text("engine") == "ddp":  # PyTorch's own tensor and pipeline parallelism
         engine = "ddp" if sharding == "none" else "fsdp2"
+    elif row.text("engine") == "megatron" and engine == "fsdp2":  # Megatron's own, with its layers
+        engine = "megatron"
     tensor, stages = row.count("tp") or 1, row.count("pp") or 1
     context, experts = row.count("cp") or 1, row.count("ep") or 1
     data, odd = divmod(devices, tensor * stages * context)
@@ -104,12 +120,15 @@ def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) 
         gradient_accumulation_steps=accumulation,
         sequence_length=row.count("seq_len") or 0,
         precision=precision,
+        fp8_scaling=fp8_scaling_of(row, engine),
         activation_checkpointing=checkpointing,  # type: ignore[arg-type]  # checked above
         method=method,
         lora_rank=row.count("lora_rank") or 16,
         sequence_parallel=row.text("sequence_parallel") != "no",
         flash_attention=row.text("attention") != "plain",
+        flash_generation=1 if row.text("attention") == "flash1" else 2,
         compiled=row.text("compiled") == "yes",
+        python_norms=row.text("norms") != "fused",
         dropout=row.text("dropout") != "no",
     )
     return _offloaded(row, layout)

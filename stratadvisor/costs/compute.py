@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from stratadvisor.costs import constants as fitted
+from stratadvisor.costs import fp8
 from stratadvisor.costs.flops import Product, attention_share, layer_products
 from stratadvisor.costs.memo import Memo
 from stratadvisor.costs.rates import Rates, device_rates, product_seconds
@@ -75,10 +76,13 @@ def micro_batch_seconds(shape: ModelShape, layout: Layout, device: Device, micro
         layout.expert_parallel_degree,
         layout.sequence_parallel,
         layout.precision,
+        layout.fp8_scaling,
         layout.activation_checkpointing,
         layout.method,
         layout.lora_rank,
         layout.flash_attention,
+        layout.flash_generation,
+        layout.python_norms,
         layout.compiled,
         layout.engine,
         layout.sharding,
@@ -99,13 +103,23 @@ def layout_rates(layout: Layout, device: Device) -> Rates:
 
 def _layout_rates(layout: Layout, device: Device) -> Rates:
     rates = device_rates(device, layout.precision)
-    if layout.engine == "megatron":
+    if layout.engine == "megatron" or rates.basis != "catalog":  # a measured rate was measured with PyTorch
         return rates
-    attention = fitted.OLDER_ATTENTION_SHARE.get(device.architecture, 1.0)
     share = fitted.EAGER_PRODUCT_SHARE.get(device.architecture, 1.0)
-    if rates.basis != "catalog":  # a measured rate was measured with PyTorch
-        return replace(rates, attention_share=attention)
-    return replace(rates, efficiency=rates.efficiency * share, attention_share=min(1.0, attention / share))
+    return replace(rates, efficiency=rates.efficiency * share, attention_gain=rates.attention_gain / share)
+
+
+def _flash_shares(layout: Layout, architecture: str) -> tuple[float, float]:
+    """Return fused attention's rates, forward and backward, against large products in a tuned program."""
+    newer = fitted.OLDER_ATTENTION_SHARE.get(architecture)
+    if layout.engine == "megatron" and newer is not None:
+        return fitted.CUDNN_SHARES
+    old = layout.flash_generation == 1 or architecture not in fitted.FLASH2_ARCHITECTURES
+    forward, backward = fitted.FLASH1_SHARES if old else fitted.FLASH2_SHARES
+    lost = 1.0 if newer is None else newer[0 if old else 1]
+    if not old:
+        lost *= layout.sequence_length / (layout.sequence_length + fitted.FLASH2_HALF_LENGTH)
+    return forward * lost, backward * lost
 
 
 def _checkpoint_host_seconds(layout: Layout) -> float:
@@ -119,9 +133,10 @@ def _compute(shape: ModelShape, layout: Layout, device: Device, micro_batch_size
         return _module(shape, layout, rates, micro_batch_size)
     tokens = micro_batch_size * layout.sequence_length / layout.context_parallel_degree
     stages = layout.pipeline_parallel_degree
+    linear = rates if layout.fp8_scaling == "none" else fp8.fp8_rates(rates, device)
     layers = _Parts()
     for products, count in layer_products(shape):
-        layer = _layer(shape, layout, rates, tokens, micro_batch_size, products)
+        layer = _layer(shape, layout, rates, linear, tokens, micro_batch_size, products)
         layers.add(layer, count / stages)
     head = _head(shape, layout, rates, tokens)
     whole = _Parts()
@@ -190,6 +205,7 @@ def _layer(
     shape: ModelShape,
     layout: Layout,
     rates: Rates,
+    linear: Rates,
     tokens: float,
     micro_batch_size: int,
     products: tuple[Product, ...],
@@ -200,6 +216,7 @@ def _layer(
     adapter_bytes = 0.0
     weight_elements = 0.0
     ffn_width = 0.0
+    quantised = [0.0, 0.0, 0.0]
     for product in products:
         out_width = product.out_width / tensor if product.column_parallel else product.out_width
         in_width = product.in_width if product.column_parallel else product.in_width / tensor
@@ -208,21 +225,28 @@ def _layer(
         if product.tokens_share < 1.0:  # experts are spread over the expert-parallel ranks, which pool their tokens
             count = product.count / layout.expert_parallel_degree
             rows = rows * layout.expert_parallel_degree
-        forward = count * product_seconds(rates, rows, out_width, in_width)
+        speed = linear if fp8.runs_in_fp8(product, layout) else rates
+        forward = count * product_seconds(speed, rows, out_width, in_width)
         parts.matmul += forward
         if product.mlp and not product.column_parallel:
             parts.last += forward
-        parts.matmul_backward += count * product_seconds(rates, rows, in_width, out_width)
+        parts.matmul_backward += count * product_seconds(speed, rows, in_width, out_width)
         if trains_weights:
-            weight = product_seconds(rates, out_width, in_width, rows)
+            weight = product_seconds(speed, out_width, in_width, rows)
             parts.matmul_backward += count * weight * fitted.WEIGHT_GRADIENT_SLOWDOWN
         weight_elements += count * out_width * in_width
         adapter_bytes += count * rows * (out_width + in_width) * rates.element_bytes
         if product.mlp and not product.column_parallel:
             ffn_width += product.count * product.in_width * product.tokens_share
+        if speed is linear:
+            shared = 2 if product.mlp and product.column_parallel and shape.gated_mlp else 1  # gate and up read one
+            quantised[0] += count / shared * rows * in_width
+            quantised[1] += count * rows * out_width
+            quantised[2] += count * out_width * in_width
     _attention(parts, shape, layout, rates, micro_batch_size)
     _elementwise(parts, shape, layout, rates, tokens, ffn_width)
     parts.kernels = _kernels_per_layer(layout)
+    _quantise(parts, layout, rates, quantised)
     if not trains_weights:
         # two thin products and an addition beside every weight: each passes over the input and the output
         parts.memory += adapter_bytes * 2 / rates.memory_bytes_per_second
@@ -234,6 +258,16 @@ def _layer(
         parts.memory_backward += unpack
         parts.kernels += 2 * sum(p.count for p in products)
     return parts
+
+
+def _quantise(parts: _Parts, layout: Layout, rates: Rates, elements: list[float]) -> None:
+    if layout.fp8_scaling == "none":
+        return
+    inputs, gradients, weights = elements
+    moved = fp8.quantising_bytes(layout, inputs=inputs, gradients=gradients, weights=weights)
+    parts.memory += moved.forward / rates.memory_bytes_per_second
+    parts.memory_backward += moved.backward / rates.memory_bytes_per_second
+    parts.kernels += fitted.FP8_KERNELS
 
 
 def _kernels_per_layer(layout: Layout) -> float:
@@ -257,12 +291,13 @@ def _attention(parts: _Parts, shape: ModelShape, layout: Layout, rates: Rates, m
         parts.attention_backward += seconds * fitted.FLASH_BACKWARD_FLOPS
         return
     if layout.flash_attention:
-        rate *= rates.attention_share
+        rate *= rates.attention_gain
+        forward, backward = _flash_shares(layout, rates.architecture)
         flops = 4.0 * pairs * width * attention_share(shape)
         if shape.head_dim < fitted.FLASH_FULL_HEAD:
             rate *= (shape.head_dim / fitted.FLASH_FULL_HEAD) ** fitted.FLASH_HEAD_EXPONENT
-        parts.attention += flops / (rate * fitted.FLASH_FORWARD_SHARE)
-        parts.attention_backward += flops * fitted.FLASH_BACKWARD_FLOPS / (rate * fitted.FLASH_BACKWARD_SHARE)
+        parts.attention += flops / (rate * forward)
+        parts.attention_backward += flops * fitted.FLASH_BACKWARD_FLOPS / (rate * backward)
         return
     products = 4.0 * pairs * width / (rate * fitted.UNFUSED_MATMUL_SHARE)
     fused_softmax = layout.compiled and rates.element_bytes == 2
@@ -282,7 +317,14 @@ def _elementwise(
         + fitted.ELEMENTWISE_FFN_PASSES * ffn_width / tensor
     )
     each = rates.element_bytes * (1.0 if layout.compiled or rates.cpu else fitted.EAGER_FACTOR)
-    seconds = elements * each / rates.memory_bytes_per_second
+    moved = elements * each
+    if layout.python_norms and not (layout.compiled or rates.cpu or shape.norm_bias):
+        kind = "fp32" if rates.element_bytes == 4 else "half"
+        moved += tokens * 2 * fitted.EAGER_RMS_NORM_BYTES[kind] * shape.hidden_size / divided
+        if not shape.learned_positions:
+            turned = (shape.attention_width + shape.key_value_width) / tensor
+            moved += tokens * fitted.EAGER_ROTARY_BYTES[kind] * turned
+    seconds = moved / rates.memory_bytes_per_second
     if rates.cpu:
         work = fitted.CPU_ELEMENTWISE_FLOPS["fp32" if rates.element_bytes == 4 else "half"]
         seconds = max(seconds, elements * work / rates.core_flops_per_second)

@@ -12,7 +12,7 @@ MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
     "volta": {"half": 0.65, "fp32": 0.85},
     "turing": {"half": 0.60, "fp32": 0.80},
     "ampere": {"half": 0.755, "fp32": 0.80, "tf32": 0.65},
-    "ada": {"half": 0.75, "fp32": 0.75, "tf32": 0.75},
+    "ada": {"half": 0.80, "fp32": 0.75, "tf32": 0.75},
     "hopper": {"half": 0.753, "fp32": 0.80, "tf32": 0.65},
     "blackwell": {"half": 0.68, "fp32": 0.75, "tf32": 0.65},
     "cdna": {"half": 0.45, "fp32": 0.70},
@@ -39,24 +39,38 @@ MISALIGNED_SHARE = 0.64
 WEIGHT_GRADIENT_SLOWDOWN = 1.05
 """Weight gradients accumulate in fp32: 3 to 8 % slower than forward on large shapes (SimuMax's tables, A100)."""
 
-EAGER_PRODUCT_SHARE: dict[str, float] = {"hopper": 0.91, "blackwell": 0.91}
+EAGER_PRODUCT_SHARE: dict[str, float] = {"hopper": 0.85, "blackwell": 0.85}
 """Products of a PyTorch program against those of a Megatron recipe (aligned shapes, tuned library calls, CUDA graphs),
 where the matrix units are fast enough to show it (fit on torchtitan's H100 runs)."""
+
+FP8_EFFICIENCY_SHARE: dict[str, float] = {"ada": 0.9, "hopper": 0.883, "blackwell": 0.985, "unknown": 0.9}
+"""What fp8 products reach of their peak against what 16-bit ones reach of theirs: best shapes of a search, 1403 of 1979
+against 795 of 989 TFLOP/s on an H100, 3433 of 4500 against 1745 of 2250 on a B200 (ml-engineering's MAMF tables)."""
 
 SUSTAINED_SHARE = 0.93
 """A training step's products against the best of a short benchmark: heat, power, other shapes (fit)."""
 
-POWER_EXPONENT = 0.31
-"""Clock against power limit: an H100 at 500 of 700 W reaches 0.9 (torchtitan's published H100 runs)."""
+POWER_EXPONENT = 0.7
+"""Rate of products against the power limit: an H100 at 500 of 700 W reaches 0.8 (fit on torchtitan's H100 runs, which
+hardly tell it from what PyTorch's products lose)."""
 
 # --- attention -----------------------------------------------------------------------------------------------------
-FLASH_FORWARD_SHARE = 0.49
-FLASH_BACKWARD_SHARE = 0.415
-"""Fused attention's rate against large products on the same device (fit)."""
-OLDER_ATTENTION_SHARE: dict[str, float] = {"hopper": 0.5, "blackwell": 0.5}
-"""FlashAttention-2, which PyTorch programs use, against products on devices whose matrix instructions it does not know:
-35 % of an H100's peak, where it reaches 72 % of an A100's (arXiv:2407.08608, section 1; arXiv:2307.08691, section 4).
-Megatron recipes use cuDNN's."""
+FLASH1_SHARES = (0.49, 0.415)
+"""Rate of the first FlashAttention, forward and backward, against large products on the same device (fit): 37 and 31 %
+of an A100's peak; the paper of its successor says 25 to 40 % (arXiv:2307.08691, abstract)."""
+FLASH2_SHARES = (0.86, 0.74)
+FLASH2_HALF_LENGTH = 450.0
+"""FlashAttention-2: 70 and 60 % of an A100's peak on long sequences, half of it at this length, since there are fewer
+blocks than units (read off arXiv:2307.08691, figures 5 and 6: causal, heads of 128), less what training does not
+sustain."""
+FLASH2_ARCHITECTURES = frozenset({"ampere", "ada", "hopper", "blackwell"})
+"""Those it runs on; older ones have PyTorch's memory-efficient kernels, which count as the first version."""
+CUDNN_SHARES = (0.49, 0.415)
+"""What Megatron recipes use on Hopper and later (fit)."""
+OLDER_ATTENTION_SHARE: dict[str, tuple[float, float]] = {"hopper": (0.5, 0.45), "blackwell": (0.5, 0.45)}
+"""What FlashAttention 1 and 2 keep of that on devices whose matrix instructions they do not know: of an
+H100's peak version 2 reaches 35 % in a benchmark (arXiv:2407.08608, section 1); in training a little less (fit on
+torchtitan's runs up to sequences of 32768)."""
 FLASH_FULL_HEAD = 128.0
 FLASH_HEAD_EXPONENT = 0.11
 """Narrow heads feed the matrix units less well: rate falls as (head_dim / 128) ** exponent (fit)."""
@@ -74,6 +88,10 @@ MEMORY_BANDWIDTH_SHARE = 0.85
 ELEMENTWISE_HIDDEN_PASSES = 12.0
 ELEMENTWISE_FFN_PASSES = 2.5
 """Norms, residuals, rotary, dropout, activation of one layer: passes over T x h and T x f, compiled (cost model A4)."""
+EAGER_RMS_NORM_BYTES: dict[str, float] = {"half": 36.0, "fp32": 28.0}
+EAGER_ROTARY_BYTES: dict[str, float] = {"half": 20.0, "fp32": 8.0}
+"""Per element, forward: an RMSNorm and a rotary embedding written in Python and in fp32, as most models bring them
+(counted: cast up, square, mean, scale, cast down, weigh; cast up, turn, cast down; fp32 needs no casts)."""
 EAGER_FACTOR = 2.0
 """Without torch.compile or fused kernels every operation reads and writes its operands (torchtitan: compile +16 %)."""
 ELEMENTWISE_BACKWARD = 1.55
@@ -109,6 +127,8 @@ DDP)."""
 EAGER_KERNELS_PER_LAYER, COMPILED_KERNELS_PER_LAYER = 30.0, 13.0
 MEGATRON_KERNELS_PER_LAYER = 50.0
 """Megatron fuses the element-wise kernels but launches the rest from Python."""
+FP8_KERNELS = 4.0
+"""More per layer and pass: one cast for each of the four linear layers."""
 TENSOR_PARALLEL_KERNELS = 8.0
 """More per layer and pass: collectives and the copies around them."""
 CHECKPOINT_HOST_SECONDS, MEGATRON_CHECKPOINT_HOST_SECONDS = 3e-4, 1e-3
@@ -173,6 +193,9 @@ same cores compute and send (fit)."""
 TENSOR_PARALLEL_EXPOSED, TENSOR_PARALLEL_OVERLAPPED = 1.0, 0.20
 """Share of tensor-parallel transfers that shows: plain Megatron, and recipes that run them beside the products
 (Transformer Engine's user buffers in NeMo, asynchronous tensor parallelism in torchtitan)."""
+FP8_TENSOR_PARALLEL_SHARE = 0.75
+"""With sequence parallelism and fp8 the gathers, half of the volume, move 8 bit (torchtitan, docs/float8.md: "float8
+all-gather ... for TP by default"; Transformer Engine gathers quantised inputs)."""
 CONTEXT_PARALLEL_EXPOSED = 0.30
 PIPELINE_SEND_EXPOSED = 0.32
 OVERLAP_BUCKET_BYTES = 25 * 2**20
@@ -192,8 +215,8 @@ PCIE_COLLECTIVE_SHARE = 0.6
 """Share of one PCIe link's rate that a ring through the host reaches per device, both directions in use."""
 
 # --- methods -------------------------------------------------------------------------------------------------------
-UNPACK_BYTES = 6.0
-"""QLoRA, per frozen weight and pass: read 4 bits and scales, write 16 bits, read them again (fit)."""
+UNPACK_BYTES = 4.5
+"""QLoRA, per frozen weight and pass: read 4 bits and scales, write 16 bits, read them again (counted)."""
 SELECTIVE_MATMUL_SHARE = 0.4
 """Selective checkpointing outside Megatron saves every second product and attention (torchtitan)."""
 MODULE_SHARE = 0.5

@@ -13,6 +13,7 @@ from stratadvisor.costs.collectives import (
     ring_latency_seconds,
 )
 from stratadvisor.costs.compute import ComputeTime
+from stratadvisor.costs.fp8 import linear_weights
 from stratadvisor.costs.overlap import exposed_seconds, exposed_side_by_side, overlap_cost
 from stratadvisor.costs.states import NF4_BYTES
 from stratadvisor.costs.trainable import gradient_bytes, model_part, trainable_parameters
@@ -45,7 +46,7 @@ def traffic(
     """Return the seconds of each kind of data-parallel communication, hidden or not."""
     part = model_part(shape, layout)
     trainable = trainable_parameters(shape, layout)
-    weights = part * weight_bytes(layout)
+    weights = part * (weight_bytes(layout) - _fp8_saving(shape, layout))
     trained_weights = trainable * (4 if layout.precision == "fp32" else 2)
     gradients = trainable * gradient_bytes(layout, compression)
     if layout.sharding == "none":
@@ -71,6 +72,13 @@ def weight_bytes(layout: Layout) -> float:
     if layout.method == "qlora":
         return NF4_BYTES
     return 4.0 if layout.precision == "fp32" else 2.0
+
+
+def _fp8_saving(shape: ModelShape, layout: Layout) -> float:
+    """Return by how many bytes a gathered parameter is smaller on average: fp8 weights are quantised before."""
+    if layout.fp8_scaling == "none" or layout.precision == "fp32" or layout.method == "qlora":
+        return 0.0
+    return min(1.0, linear_weights(shape) / shape.num_parameters)
 
 
 def _calls(shape: ModelShape, layout: Layout, gradients: float) -> float:

@@ -26,6 +26,8 @@ class Product:
     column_parallel: bool = True
     """Tensor parallelism divides the output (True) or the input width."""
     mlp: bool = False
+    router: bool = False
+    """Scores the experts: small, and never in fewer than 16 bit."""
 
 
 def attention_share(shape: ModelShape) -> float:
@@ -54,7 +56,7 @@ def _products(shape_key: _ShapeKey) -> tuple[tuple[tuple[Product, ...], int], ..
         shape, shape.ffn_hidden_size, shape.num_experts, shape.num_experts_per_token / max(1, shape.num_experts)
     )
     shared = _mlp(shape, shape.ffn_hidden_size, shape.num_shared_experts, 1.0) if shape.num_shared_experts else ()
-    router = (Product(shape.num_experts, shape.hidden_size, 1),)
+    router = (Product(shape.num_experts, shape.hidden_size, 1, router=True),)
     sparse = (*attention, *router, *routed, *shared)
     dense = (*attention, *_mlp(shape, shape.dense_ffn_hidden_size or shape.ffn_hidden_size, 1, 1.0))
     kinds = ((sparse, shape.num_layers - shape.num_dense_layers), (dense, shape.num_dense_layers))

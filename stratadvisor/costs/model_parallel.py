@@ -35,19 +35,29 @@ def per_micro_batch_seconds(
     context = 3 * layers * all_gather_seconds(keys, placement.context, cluster)
     expert = 0.0
     if layout.expert_parallel_degree > 1:
-        routed = activations * max(1, shape.num_experts_per_token) / layout.tensor_parallel_degree
-        crossing = layout.expert_parallel_degree * layout.tensor_parallel_degree > placement.ranks_per_node
-        share = (layout.expert_parallel_degree - 1) / layout.expert_parallel_degree
         sparse = max(0, shape.num_layers - shape.num_dense_layers) / layout.pipeline_parallel_degree
-        expert = (
-            passes
-            * sparse
-            * send_seconds(routed * share, cluster, across_nodes=crossing, sharing=placement.ranks_per_node)
-        )
+        routed = activations * max(1, shape.num_experts_per_token) / layout.tensor_parallel_degree
+        expert = passes * sparse * _dispatch_seconds(routed, layout, cluster, placement)
+    if layout.fp8_scaling != "none" and layout.sequence_parallel:
+        tensor *= fitted.FP8_TENSOR_PARALLEL_SHARE
     overlapped = overlaps_model_parallel(layout)
     share = fitted.TENSOR_PARALLEL_OVERLAPPED if overlapped else fitted.TENSOR_PARALLEL_EXPOSED
     shown = tensor * share + context * fitted.CONTEXT_PARALLEL_EXPOSED + expert
     return tensor + context + expert, shown
+
+
+def _dispatch_seconds(routed: float, layout: Layout, cluster: Cluster, placement: Placement) -> float:
+    """Return the time to hand a rank's tokens to the experts they chose, ``routed`` bytes, evenly over all of them.
+
+    What stays in the node takes its links, the rest the network, at the same time.
+    """
+    experts = layout.expert_parallel_degree
+    here = max(1, min(experts, placement.ranks_per_node // layout.tensor_parallel_degree))
+    inside = send_seconds(routed * (here - 1) / experts, cluster, across_nodes=False)
+    if here >= experts:
+        return inside
+    far = routed * (experts - here) / experts
+    return max(inside, send_seconds(far, cluster, across_nodes=True, sharing=placement.ranks_per_node))
 
 
 def pipeline_seconds(

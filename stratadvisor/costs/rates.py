@@ -32,8 +32,10 @@ class Rates:
     cpu: bool
     by_edge: tuple[tuple[float, float], ...] = ()
     """(log edge, rate) of measured square products, rising; a CPU's or a GPU's."""
-    attention_share: float = 1.0
-    """What fused attention loses against products because it does not know the device's instructions."""
+    attention_gain: float = 1.0
+    """By what fused attention's rate is higher than its share of this rate of products: neither a power limit nor a
+    program that is not tuned slows it."""
+    architecture: str = ""
     core_flops_per_second: float = 0.0
     """fp32 products of a CPU: what its other work is compared with."""
     basis: str = "catalog"
@@ -90,6 +92,8 @@ def _device_rates(device: Device, precision: MixedPrecision) -> Rates:
         memory_bytes_per_second=bandwidth,
         launch_seconds=fitted.CPU_OPERATION_SECONDS if cpu else fitted.KERNEL_LAUNCH_SECONDS,
         element_bytes=element,
+        attention_gain=1.0 / _power_share(device) if basis == "catalog" else 1.0,
+        architecture=device.architecture,
         cpu=cpu,
         by_edge=by_edge if cpu else (),
         core_flops_per_second=_core_speed(device, peak) if cpu else 0.0,

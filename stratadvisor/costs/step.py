@@ -16,6 +16,7 @@ from stratadvisor.costs.collectives import (
 from stratadvisor.costs.compute import ComputeTime, head_seconds, micro_batch_seconds
 from stratadvisor.costs.data_parallel import Traffic, exposed_data_parallel_seconds, total_seconds, traffic
 from stratadvisor.costs.flops import model_flops_per_sequence
+from stratadvisor.costs.fp8 import weights_seconds
 from stratadvisor.costs.memo import Memo
 from stratadvisor.costs.model_parallel import per_micro_batch_seconds, pipeline_seconds
 from stratadvisor.costs.optimizer_step import optimizer_seconds
@@ -62,6 +63,8 @@ class _ClassTime:
         return sum(self.terms.values())
 
 
+MIN_CORES = 0.01
+"""Of a processor; less is no quota that anybody sets."""
 _SUB_CLUSTERS: Memo[Cluster] = Memo(4096)
 
 
@@ -174,7 +177,8 @@ def _class_time(
     terms = dict.fromkeys(TERMS, 0.0)
     for name, seconds in compute.terms_seconds.items():
         terms[name] = seconds * count
-    terms["launch"] += _engine_step_seconds(layout, node_class)
+    terms["memory_bound"] += weights_seconds(shape, layout, device_rates(node_class.device, layout.precision))
+    terms["launch"] = (terms["launch"] + _engine_step_seconds(layout, node_class)) * _host_slowness(node_class)
     terms["tensor_parallel"] = parallel_shown * count
     terms["pipeline_bubble"] = bubble
     terms["exposed_communication"] = exposed + sends
@@ -200,6 +204,13 @@ def _engine_step_seconds(layout: Layout, node_class: NodeClass) -> float:
     """Return what the engine's own Python takes for an optimizer step."""
     seconds = fitted.ENGINE_HOST_SECONDS_PER_STEP.get(layout.engine, 0.0)
     return seconds * (1.0 if node_class.device.kind == "cpu" else fitted.GPU_HOST_SHARE)
+
+
+def _host_slowness(node_class: NodeClass) -> float:
+    """Return how much longer Python takes where a process gets less than a whole processor (a quota)."""
+    if node_class.cpu_cores is None:
+        return 1.0
+    return 1 / min(1.0, max(MIN_CORES, node_class.cpu_cores / node_class.devices_per_node))
 
 
 def _calibration(cluster: Cluster, node_class: NodeClass, strategy: str) -> float | None:

@@ -18,6 +18,9 @@ Checkpointing = Literal["none", "selective", "full"]
 Offload = Literal["none", "cpu", "nvme"]
 MixedPrecision = Literal["fp32", "bf16", "fp16", "bf16_pure"]
 """bf16 and fp16: compute in 16 bit, fp32 master weights and optimizer states. bf16_pure: everything in bf16."""
+Fp8Scaling = Literal["none", "delayed", "tensor", "block"]
+"""How the linear layers' operands are scaled to fp8. delayed: by the maxima of earlier steps; tensor: by the tensor's
+own; block: one scale for every 32 elements (MXFP8); none: they stay in ``precision``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,8 @@ class Layout:
     gradient_accumulation_steps: int = 1
     sequence_length: int = 2048
     precision: MixedPrecision = "bf16"
+    fp8_scaling: Fp8Scaling = "none"
+    """Linear layers in fp8 beside 16-bit weights, gradients and states."""
     optimizer: Optimizer = "adamw"
     activation_checkpointing: Checkpointing = "none"
     optimizer_offload: Offload = "none"
@@ -52,6 +57,11 @@ class Layout:
     method: Method = "full"
     lora_rank: int = 16
     flash_attention: bool = True
+    flash_generation: int = 2
+    """1: the kernels of FlashAttention and Triton of 2022 and early 2023, half as fast as those since."""
+    python_norms: bool = False
+    """RMSNorm and rotary embedding written in Python and in fp32, as models before torch 2.9's fused norm bring them;
+    matters where nothing is compiled."""
     dropout: bool = True
     """Whether a model of the kind that has dropout (no gated MLP, Megatron's layers) applies it."""
     compiled: bool = False

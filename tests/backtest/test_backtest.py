@@ -115,7 +115,7 @@ def test_a_row_becomes_layout_and_cluster() -> None:
     ("change", "reason"),
     [
         ({"quality": "X"}, "doubt"),
-        ({"precision": "fp8"}, "precision fp8"),
+        ({"precision": "nvfp4"}, "precision nvfp4"),
         ({"strategy": "magic"}, "strategy magic"),
         ({"gpu_model": "Abacus"}, "no device 'Abacus'"),
         ({"n_layers": ""}, "layers"),

@@ -48,7 +48,7 @@ def test_every_row_is_predicted_or_has_a_reason() -> None:
     found = predict_rows(ROWS)
     told = {o.row.line for o in found.times} | {p.row.line for p in found.peaks} | {s.row.line for s in found.skipped}
     assert told == {row.line for row in ROWS}
-    assert [s.reason for s in found.skipped] == ["precision fp8 is not modelled"]
+    assert [s.reason for s in found.skipped] == ["precision nvfp4 is not modelled"]
 
 
 def test_the_summary_holds_one_score_per_group_and_all() -> None:
@@ -62,7 +62,7 @@ def test_the_summary_holds_one_score_per_group_and_all() -> None:
     assert sum(s.count for s in result.time[:-1]) == result.time[-1].count == 3
     mean = sum(s.count * s.mean_absolute for s in result.time[:-1]) / 3
     assert result.time[-1].mean_absolute == pytest.approx(mean)
-    assert result.skipped == (("precision fp8 is not modelled", 1),)
+    assert result.skipped == (("precision nvfp4 is not modelled", 1),)
 
 
 def test_groups_are_any_columns_and_nothing_else() -> None:
@@ -196,7 +196,7 @@ def test_the_csv_lists_predictions_and_reasons_and_runs_no_formula() -> None:
     assert len(lines) == 3 + 1 + 2
     assert float(lines[0]["predicted"]) == pytest.approx(3.4141 * (1 + float(lines[0]["error"])), rel=1e-3)
     assert lines[-1]["id"] == "'=1+1"
-    assert lines[-1]["reason"] == "precision fp8 is not modelled"
+    assert lines[-1]["reason"] == "precision nvfp4 is not modelled"
 
 
 def test_the_plot_has_a_point_for_each_run_and_is_xml() -> None:

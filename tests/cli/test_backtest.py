@@ -23,7 +23,7 @@ def test_it_prints_errors_per_group_and_what_it_could_not_predict(runs, capsys):
     assert "Step time" in told
     assert "Peak memory" in told
     assert "fsdp" in told
-    assert "precision fp8 is not modelled" in told
+    assert "precision nvfp4 is not modelled" in told
     assert max(map(len, told.splitlines())) <= 80
 
 
@@ -33,7 +33,7 @@ def test_json_holds_the_same_tables(runs, capsys):
     assert told["by"] == ["gpu", "strategy"]
     assert told["time"][-1]["group"] == "all"
     assert told["time"][-1]["count"] == 3
-    assert told["skipped"] == [["precision fp8 is not modelled", 1]]
+    assert told["skipped"] == [["precision nvfp4 is not modelled", 1]]
 
 
 def test_it_writes_predictions_and_a_plot_and_keeps_what_exists(runs, tmp_path, capsys):
