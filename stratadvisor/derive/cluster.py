@@ -77,7 +77,7 @@ def planning_view(profile: ClusterProfile) -> PlanningView:
                 " start separate jobs, or hide some with CUDA_VISIBLE_DEVICES, to use them fully"
             )
         nodes.append(_Node(node, usable, _slowest_speed(usable)))
-    sweeps = {s: _best_sweep(profile, s) for s in ("intra_node", "inter_node")}
+    sweeps = {s: best_sweep(profile, s) for s in ("intra_node", "inter_node")}
     backend = "gloo" if any(d.kind == "cpu" for n in nodes for d in n.devices) else "nccl"
     groups = _group(nodes)
     classes = tuple(_node_class(group, groups, sweeps["intra_node"], backend, assumptions) for group in groups)
@@ -388,9 +388,10 @@ def _intra_node_rate(
     return spec.host_link_bytes_per_second * PCIE_COLLECTIVE_SHARE, "estimated", False
 
 
-def _best_sweep(profile: ClusterProfile, scope: str) -> CollectiveSweep | None:
+def best_sweep(profile: ClusterProfile, scope: str) -> CollectiveSweep | None:
+    """Return the all-reduce among most ranks, of several such (two interfaces, say) the fastest; None: not timed."""
     found = [s for s in profile.collectives if s.scope == scope and s.operation == "all_reduce" and s.points]
-    return max(found, key=lambda s: s.world_size, default=None)
+    return max(found, key=lambda s: (s.world_size, s.bus_bandwidth_bytes_per_second.value or 0.0), default=None)
 
 
 def _points(sweep: CollectiveSweep | None) -> tuple[tuple[float, float], ...]:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 
 from stratadvisor.catalog.cuda_builds import lacking_kernels
+from stratadvisor.derive.cluster import best_sweep
 from stratadvisor.derive.context import Context, known, spec, unknown
 from stratadvisor.derive.drivers import affected, peer_access_defect, version_of
 from stratadvisor.schema.facts import Fact
-from stratadvisor.schema.profile import NicProfile, NodeProfile
+from stratadvisor.schema.profile import ClusterProfile, NicProfile, NodeProfile
 
 SPECS = (
     spec("launch.backend", "text", "", "nccl or gloo"),
@@ -29,7 +30,7 @@ _NOT_BETWEEN_NODES = re.compile(r"(lo$|docker|br-|virbr|veth|cni|flannel|cali|ku
 def derive(context: Context) -> Iterator[Fact]:
     """Yield the facts of ``SPECS``."""
     yield known("launch.backend", context.cluster.backend, "estimated")
-    yield from _interfaces(context.profile.nodes)
+    yield from _interfaces(context.profile)
     yield _peer_access(context.profile.nodes)
     flags = [d.virtual for node in context.profile.nodes for d in node.devices if d.kind != "cpu"]
     if True in flags or (flags and None not in flags):
@@ -48,9 +49,13 @@ def usable_interfaces(node: NodeProfile) -> list[NicProfile]:
     return sorted(found, key=lambda n: (n.kind == "virtual", -(n.rate_bytes_per_second.value or 0.0), n.name))
 
 
-def _interfaces(nodes: tuple[NodeProfile, ...]) -> Iterator[Fact]:
+def _interfaces(profile: ClusterProfile) -> Iterator[Fact]:
     interface, differ, listed = "launch.socket_interface", "launch.interfaces_differ", "launch.socket_interfaces"
+    nodes = profile.nodes
     lists = [[n.name for n in usable_interfaces(node)] for node in nodes]
+    sweep = best_sweep(profile, "inter_node")
+    if sweep is not None and sweep.interface:  # what was measured comes before what a driver states
+        lists = [sorted(names, key=lambda name: name != sweep.interface) for names in lists]
     lacking = [node.hostname for node, names in zip(nodes, lists, strict=True) if not names]
     if lacking or not lists:
         reason = f"no interface of {lacking[0] if lacking else 'any node'} with an address is known"

@@ -124,6 +124,14 @@ def _unified(name: str, memory: Answer, ats: bool) -> bool | None:
     return True if memory.code == NOT_SUPPORTED and (ats or _SHARED_MEMORY_PART.search(name)) else None
 
 
+def catalogued(name: str, total: Reading) -> catalog.DeviceSpec | None:
+    """Return the catalog's entry; its memory tells apart what the driver gives one name (RTX 4060 Ti: 8 or 16 GB)."""
+    spec = catalog.lookup(name)
+    if spec is None and total.value is not None:
+        spec = catalog.lookup(f"{name} {round(total.value / 2**30)}GB")
+    return spec
+
+
 def _memory_readings(memory: Answer, unified: bool | None, root: Path) -> tuple[Reading, Reading]:
     """Return total and free bytes; a device without memory of its own has the host's."""
     if memory.ok:
@@ -195,7 +203,7 @@ def read_device(nvml: Nvml, number: int, handle: Any, root: Path) -> Found:
     mode = nvml.query("DeviceGetVirtualizationMode", handle)
     virtual = int(mode.value) == _MODE_VGPU if mode.ok else (True if _VGPU_NAME.search(text) else None)
     ecc = nvml.value("DeviceGetEccMode", handle)
-    spec = catalog.lookup(text) if name.ok else None
+    spec = catalogued(text, total) if name.ok else None
     found = Found(number=number, handle=handle)
     found.fields = {
         "kind": "cuda",

@@ -202,6 +202,8 @@ class CollectiveSweep(Document):
     backend: Backend
     world_size: int = Field(ge=2, le=MAX_COUNT)
     num_nodes: PositiveInt = Field(default=1, le=MAX_COUNT)
+    interface: str = ""
+    """Network interface that carried it on every node; empty where they differ or it is not known."""
     points: Many[SweepPoint] = ()
     latency_seconds: Amount = Field(default_factory=lambda: unknown("not fitted"))
     """alpha: time of an empty operation."""

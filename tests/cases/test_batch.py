@@ -9,6 +9,7 @@ from case_support import ADAM, MIB, declare, files_of, needs, plan_for, shape_of
 
 from stratadvisor.costs.buffers import zero_bucket_elements
 from stratadvisor.lint.run import check_file
+from stratadvisor.strategies.worth import SIMPLICITY_GAIN
 
 A100 = "8xA100-80GB-SXM"
 
@@ -83,11 +84,13 @@ def test_o49(tmp_path) -> None:
     assert default / card_bytes == pytest.approx(0.19, abs=0.01)
     kind = 'device = { memory = "15109MiB" }'
     assert plan_for(declare("4xT4", host_gib=64, more=kind), "110M").strategy == "ddp"
-    two = declare("2xT4", host_gib=64, nodes=2, network="25Gb/s", more=kind)
-    exact = plan_for(two, "110M", max_staleness_steps=0)
-    assert exact.memory.sharding != "parameters"
-    faster = plan_for(declare("2xT4", host_gib=64, nodes=2, network="100Gb/s", more=kind), "110M")
-    assert faster.strategy == "ddp"
+    for network in ("10Gb/s", "25Gb/s", "100Gb/s"):
+        two = declare("2xT4", host_gib=64, nodes=2, network=network, more=kind)
+        plan = plan_for(two, "110M")
+        assert plan.strategy == "ddp"
+        compared = {a.strategy: a.relative_to_choice for a in plan.alternatives if a.relative_to_choice is not None}
+        # what local steps would gain is said, and too little for an update that is no longer exact
+        assert all(compared[name] > 1 - SIMPLICITY_GAIN for name in ("diloco", "hierarchical", "zero2", "zero3"))
     forced = plan_for(two, "110M", strategy="zero2")
     written = json.loads(files_of(forced, two)["ds_config.json"])["zero_optimization"]
     assert written["reduce_bucket_size"] <= 5e7

@@ -152,7 +152,10 @@ def _sweeps(found: Found, names: Mapping[int, str]) -> tuple[CollectiveSweep, ..
     times = _times(found.sweep)
     if times is not None:
         sweep = assemble.sweep_profile(times, "one rank on each node")
-        sweeps.append(sweep.model_copy(update={"scope": "inter_node", "num_nodes": times.world_size}))
+        used = used_interfaces(found)
+        carriers = {used.get(rank, "") for rank in found.profiles}
+        where = {"interface": carriers.pop()} if len(carriers) == 1 else {}
+        sweeps.append(sweep.model_copy(update={"scope": "inter_node", "num_nodes": times.world_size, **where}))
     timed = sorted((link for link in found.links if len(link.points) >= 2), key=lambda link: link.points[-1][1])
     if timed:
         sweeps.append(_point_to_point(timed[len(timed) // 2], names, len(timed)))

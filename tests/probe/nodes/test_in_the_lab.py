@@ -120,6 +120,8 @@ def test_the_slow_host_and_the_slow_link_are_named_and_the_rate_is_the_shaped_on
     assert len(profile.node_pairs) == 3
     used = {name for pair in profile.node_pairs for name in (pair.interface_a, pair.interface_b)}
     assert used == {hosts.device}
+    (all_reduce,) = [s for s in profile.collectives if (s.scope, s.operation) == ("inter_node", "all_reduce")]
+    assert (all_reduce.world_size, all_reduce.interface) == (3, hosts.device)
     (slow_link,) = [verdict for verdict in profile.verdicts if "slow connection" in verdict.message]
     assert slow_link.subject == "h3 eth0"
     assert f"its driver states {STATED}" in slow_link.message

@@ -169,6 +169,15 @@ def test_the_curve_is_that_of_the_pair_in_the_middle() -> None:
     assert "h0 and h2" in curve.latency_seconds.detail
 
 
+@pytest.mark.parametrize(("third", "carrier"), [("eth0", "eth0"), ("eth1", ""), ("", "")])
+def test_the_interface_of_the_collective_is_told_where_it_is_the_same_everywhere(third: str, carrier: str) -> None:
+    points = ((1024, 1e-4), (2**20, 1e-2))
+    times = {"backend": "gloo", "world_size": 3, "points": points, "repetitions": (9, 3)}
+    links = link(0, 1), link(1, 2, interfaces=("eth0", third)), link(0, 2, interfaces=("eth0", third))
+    (sweep,) = cluster_profile(found(*links, sweep=times)).collectives
+    assert sweep.interface == carrier
+
+
 def test_of_thousands_of_pairs_the_slow_ones_are_kept() -> None:
     count = 60
     links = [link(a, b) for a in range(count) for b in range(a) if (a, b) != (40, 7)] + [link(40, 7, GIGABIT / 4)]
