@@ -100,7 +100,8 @@ def test_a_varying_speed_widens_the_band_by_its_coefficient() -> None:
 )
 def test_loader_workers_share_the_sequences_of_a_device(cores: float | None, workers: int) -> None:
     fed = replace(NODES, data_item_seconds=50.0, cpu_cores=cores)
-    plain = step(ddp(16), cluster(NODES)).step_seconds.likely
+    unfed = replace(fed, data_item_seconds=None)
+    plain = step(ddp(16), cluster(unfed), unfed).step_seconds.likely
     found = step(ddp(16), cluster(fed), fed)
     assert found.step_seconds.likely == pytest.approx(50.0 * 4 / workers)
     assert found.terms_seconds["data_wait"] == pytest.approx(50.0 * 4 / workers - plain)

@@ -198,6 +198,23 @@ def test_requests_and_settings_reach_the_plan() -> None:
     ).batch.uneven
 
 
+def test_memory_that_is_free_goes_before_all_of_it() -> None:
+    for free, origins, expected in (
+        (60 * GIB, {"memory_free_bytes": "measured", "memory_total_bytes": "reported"}, (60 * GIB, "measured")),
+        (None, {"memory_free_bytes": "measured", "memory_total_bytes": "reported"}, (80 * GIB, "reported")),
+        (None, {}, (80 * GIB, "declared")),
+    ):
+        device = replace(gpu("A100-80GB", free_bytes=free), memory_total_bytes=80 * GIB, origins=origins)
+        where = cluster(nodes(device, count=2, hostnames=("a", "b")))
+        found = candidate("ddp", where.classes[0], layout=DDP, peak=10e9, compute=0.5)
+        group = plan(found, where).groups[0]
+        assert (group.memory_available_bytes, group.memory_available_origin) == expected
+        assert (group.num_nodes, group.devices_per_node, group.hostnames) == (2, 8, ("a", "b"))
+        peak = group.memory_peak_bytes
+        assert (peak.low, peak.likely, peak.high) == (5e9, 9e9, 10e9)
+        assert group.compute_seconds == 0.5
+
+
 def test_candidates_are_sorted_by_what_the_flowchart_says() -> None:
     inside, outside = candidate("ddp", A100, layout=DDP), candidate("diloco", A100, layout=DDP)
     barred = candidate("fsdp2", A100, layout=replace(SHARDED, activation_checkpointing="full"))

@@ -9,7 +9,7 @@ from planning_clusters import cluster, gpu, nodes, outcome
 from stratadvisor.catalog.sizes import shape_for_size
 from stratadvisor.planner.alternatives import alternatives
 from stratadvisor.planner.request import Request, in_family, objection, read_request, uneven
-from stratadvisor.schema.layout import Candidate, Layout
+from stratadvisor.schema.layout import Candidate, Layout, Span
 from stratadvisor.schema.workload import Workload
 
 A100, V100 = nodes(gpu("A100-80GB")), nodes(gpu("V100-32GB"))
@@ -124,6 +124,17 @@ CHOSEN = candidate("ddp", A100, run=100.0, layout=REPLICA)
 def test_an_alternative_says_how_it_compares(run: float, reason: str) -> None:
     found = listed(CHOSEN, candidate("fsdp2", A100, run=run, layout=ZERO2))
     assert found["fsdp2"] == (reason, pytest.approx(run / 100), True)
+
+
+def test_an_alternative_carries_its_whole_prediction() -> None:
+    other = candidate("fsdp2", A100, run=200.0, layout=ZERO2, variant="another")
+    other = replace(other, run_seconds=Span(low=150.0, likely=200.0, high=400.0))
+    workload = Workload(model=shape_for_size(1e9))
+    (found,) = alternatives(CHOSEN, (CHOSEN, other), (), (), WHERE, workload, inside=lambda _: True, finish=lambda c: c)
+    run = found.run_seconds
+    assert run is not None
+    assert (run.low, run.likely, run.high) == (150.0, 200.0, 400.0)
+    assert (found.strategy, found.variant, found.feasible) == ("fsdp2", "another", True)
 
 
 def test_outside_the_family_nothing_is_said_of_what_it_adds() -> None:

@@ -130,6 +130,28 @@ def test_an_example_that_still_takes_an_overlays_own_branch_passed() -> None:
     assert "overridden" not in status
 
 
+def test_an_overlays_wrong_example_is_no_wish_of_the_overlay() -> None:
+    mine = (
+        'schema_version = 1\n[question]\nid = "speeds"\nmode = "extend"\n'
+        '[[branch]]\nid = "MY1"\nname = "m"\nwhen.all = ["cluster.speed_spread <= 0.5"]\nbefore = "SA1001"\n'
+        'because = "x"\nsources = ["a book"]\n'
+        '[[example]]\nfacts = { "cluster.speed_spread" = 0.5 }\ntakes = "SA1001"\n'
+    )
+    wrong = [r for r in run_examples(small_ruleset(overlays=(mine,)), SPECS) if r.status != "passed"]
+    assert [(r.took, r.status) for r in wrong] == [("MY1", "failed")]
+
+
+def test_a_wrong_value_is_told_the_nearest_or_all() -> None:
+    for value, hint in (("synchronus", "did you mean synchronous?"), ("zzz", "one of ")):
+        changed = replaced(SPEEDS, 'family = "synchronous"', f'family = "{value}"')
+        (found,) = [p for p in problems(small_ruleset(changed), SPECS) if p.kind == "settable"]
+        assert found.hint.startswith(hint)
+        assert ("one of" in found.hint) is (value == "zzz")
+    changed = replaced(SPEEDS, "family =", "famly =")
+    (found,) = [p for p in problems(small_ruleset(changed), SPECS) if p.kind == "settable"]
+    assert found.hint == "did you mean family?"
+
+
 def test_one_fault_is_said_alone_and_of_several_how_many_more() -> None:
     one = replaced(SPEEDS, 'because = "Nobody waits."', 'because = "  "')
     with pytest.raises(RuleError) as caught:
