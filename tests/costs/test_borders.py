@@ -138,6 +138,14 @@ def test_a_counted_module_is_one_embedding_and_nothing_else() -> None:
     )
 
 
+def test_a_vision_tower_stands_with_the_embedding() -> None:
+    seeing = LLAMA_7B.model_copy(update={"num_vision_parameters": 300_000_000})
+    plain, found = count_parameters(LLAMA_7B), count_parameters(seeing)
+    assert found.total == plain.total + 300_000_000
+    assert found.embedding == plain.embedding + 300_000_000
+    assert (found.per_layer, found.head) == (plain.per_layer, plain.head)
+
+
 def test_the_fullest_stage_may_be_the_last_or_one_between() -> None:
     one = Layout(engine="megatron", tensor_parallel_degree=8)
     # with one micro-batch none waits: two stages of 16 layers, and the scores of the second

@@ -118,6 +118,19 @@ def test_zero_3_gathers_what_runs_and_what_is_fetched_ahead() -> None:
     assert gathered_bytes(small, layout, kinds, "forward") == pytest.approx(2 * (2e8 + 1e7))
 
 
+def test_fsdp2_at_each_moment() -> None:
+    layout = replace(ONE, engine="fsdp2", sharding="parameters", data_parallel_shard_degree=4)
+    kinds, local, _, _ = parts(layout)
+    root = 2 * HEAD
+    gathered = [gathered_bytes(local, layout, kinds, moment) for moment in ("forward", "start", "end", "done")]
+    # 16-bit root and layers; in fp32 the gradients of a layer on their way, and of the root in the end
+    expected = [2 * (root + LAYER), 2 * (root + 2 * LAYER), 2 * (root + 2 * LAYER) + 4 * LAYER, (2 + 4) * root]
+    assert gathered == pytest.approx(expected)
+    frozen = replace(layout, method="lora")
+    gathered = [gathered_bytes(local, frozen, kinds, moment) for moment in ("forward", "start", "end", "done")]
+    assert gathered == pytest.approx([*expected[:2], expected[1], 0])
+
+
 def test_buckets_of_deepspeed() -> None:
     layout = replace(ONE, engine="deepspeed", data_parallel_shard_degree=8)
     kinds, local, _, _ = parts(layout)
