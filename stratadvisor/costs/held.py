@@ -72,10 +72,8 @@ def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: 
         if parameters_to_host != "none":
             weights = 0.0
     if layout.engine == "local":
-        # with ranks that average in every step inside a group there is no outer optimizer
-        outer = layout.data_parallel_shard_degree == 1
-        states += (OUTER_BYTES if outer else 0.0) * with_states
-        step_copy = (OUTER_EXCHANGE_BYTES if outer else AVERAGE_EXCHANGE_BYTES) * with_states
+        states += (OUTER_BYTES if layout.outer_optimizer else 0.0) * with_states
+        step_copy = (OUTER_EXCHANGE_BYTES if layout.outer_optimizer else AVERAGE_EXCHANGE_BYTES) * with_states
         if layout.exchange_delay_steps:
             states += UNDER_WAY_BYTES * with_states
     elif layout.engine == "async":

@@ -70,6 +70,8 @@ class Layout:
     """Local steps between exchanges (local SGD, DiLoCo); 1: every step."""
     exchange_delay_steps: int = 0
     """Steps that run while an exchange is under way (engine local); fewer than ``sync_interval_steps``."""
+    outer_optimizer: bool = False
+    """Whether an optimizer of its own joins the replicas (DiLoCo), instead of plain averaging."""
 
     @property
     def data_parallel_degree(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate, Layout
@@ -59,10 +60,10 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
 
 def _layout(at: Site) -> Layout:
     """Return replicas that are whole nodes where nodes are alike: fewer lose less, and links inside are fast."""
+    replicas, inside = at.cluster.num_devices, 1
     if alike_nodes(at.cluster):
-        per_node = at.cluster.classes[0].devices_per_node
-        return layout_for(at, "local", replicate=at.cluster.num_nodes, shard=per_node)
-    return layout_for(at, "local", replicate=at.cluster.num_devices)
+        replicas, inside = at.cluster.num_nodes, at.cluster.classes[0].devices_per_node
+    return replace(layout_for(at, "local", replicate=replicas, shard=inside), outer_optimizer=True)
 
 
 DILOCO = Strategy(

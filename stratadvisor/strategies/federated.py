@@ -54,7 +54,7 @@ def stays_apart(cluster: Cluster, workload: Workload) -> bool:
 
 
 def _layout(at: Site) -> Layout:
-    return layout_for(at, "local", replicate=at.cluster.num_devices)
+    return replace(layout_for(at, "local", replicate=at.cluster.num_devices), outer_optimizer=True)
 
 
 FEDERATED = Strategy(

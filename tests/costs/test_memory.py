@@ -244,7 +244,7 @@ def test_long_sequences_with_a_large_vocabulary_peak_at_the_loss() -> None:
 def test_diloco_holds_the_common_weights_and_their_momentum() -> None:
     plain = {"activation_checkpointing": "full", "data_parallel_replicate_degree": 4}
     alone = memory(SEVEN_BILLION, **plain)
-    outer = memory(SEVEN_BILLION, engine="local", **plain)
+    outer = memory(SEVEN_BILLION, engine="local", outer_optimizer=True, **plain)
     assert outer.terms_bytes["optimizer_states"] - alone.terms_bytes["optimizer_states"] == 8 * PARAMETERS
     inside_nodes = memory(
         SEVEN_BILLION,
