@@ -46,7 +46,7 @@ MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
         "overlap.py",
     ),
     "deepspeed": (*_CORE, "deepspeed_engine.py"),
-    "diloco": (*_CORE, "compression.py", "diloco.py", "int8.py", "local.py", "overlap.py"),
+    "diloco": (*_CORE, "compression.py", "diloco.py", "int8.py", "local.py", "overlap.py", "torchft_engine.py"),
     "diloco_nodes": (
         *_CORE,
         "compression.py",
@@ -57,6 +57,7 @@ MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
         "local.py",
         "node_replicas.py",
         "overlap.py",
+        "torchft_engine.py",
     ),
     "adaptive": (
         *_CORE,
@@ -68,6 +69,7 @@ MODULES_BY_ENGINE: dict[str, tuple[str, ...]] = {
         "int8.py",
         "local.py",
         "overlap.py",
+        "torchft_engine.py",
     ),
     "async_sgd": (
         *_CORE,

@@ -11,6 +11,7 @@ from torch import nn
 from .compression import CAST_TYPES
 from .config import ConfigError, TrainConfig
 from .distributed import Context
+from .engine import Engine
 from .int8 import Int8Sum
 from .local import LocalEngine, flatten, same_start
 from .overlap import Piece
@@ -120,3 +121,12 @@ class DiLoCoEngine(OuterSteps):
         super().load_state(state)
         if self._int8 is not None:
             self._int8.errors = state["int8_errors"]
+
+
+def engine_for(config: TrainConfig, context: Context, model: nn.Module) -> Engine:
+    """Return the engine: replicas of one job, or, with ``settings.torchft``, jobs that come and go."""
+    if config.settings.get("torchft"):
+        from .torchft_engine import TorchftEngine
+
+        return TorchftEngine(config, context, model)
+    return DiLoCoEngine(config, context, model)

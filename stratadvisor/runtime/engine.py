@@ -26,12 +26,12 @@ CLASSES = {
     "tp_fsdp2": ("tensor_parallel", "TensorParallelEngine"),
     "hierarchical": ("hierarchical", "HierarchicalEngine"),
     "deepspeed": ("deepspeed_engine", "DeepSpeedEngine"),
-    "diloco": ("diloco", "DiLoCoEngine"),
+    "diloco": ("diloco", "engine_for"),
     "diloco_nodes": ("diloco_nodes", "NodeDiLoCoEngine"),
     "async_sgd": ("async_sgd", "AsyncEngine"),
     "adaptive": ("adaptive_engine", "AdaptiveEngine"),
 }
-"""Engine of train_config.json -> module of this package and class."""
+"""Engine of train_config.json -> module of this package and class, or a function that chooses one."""
 COMPUTE_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "bf16_pure": torch.bfloat16}
 
 
@@ -146,6 +146,13 @@ class Engine:
             self.optimizer.step()
         self.scaler.update(finite=finite)
         self.optimizer.zero_grad()
+
+    def part(self, dataset: Any) -> Any:
+        """Return what of the dataset the ranks of this job read: all of it."""
+        return dataset
+
+    def begin(self, loop: Any) -> None:
+        """Do what is due before the first step of a run, new or resumed."""
 
     def exchange(self, tokens: int) -> None:
         """Let replicas that ran on their own meet; ``tokens``: what this rank trained on since the last time."""

@@ -157,7 +157,7 @@ class Loop:
         self.warmup_steps = min(float(config.warmup_steps), options.warmup_limit)
         engine.horizon = options.horizon(config)
         self.counted = not getattr(dataset, "fixed_tokens", False)
-        self.dataset, self.planned_batch = dataset, context.global_batch_size
+        self.dataset, self.planned_batch = engine.part(dataset), context.global_batch_size
         self._open_data()
         self.telemetry = Telemetry(options.run_directory, context.rank, append=found is not None)
         self.meters = Meters(context.device, counts_host=context.rank == context.node_ranks[0])
@@ -179,6 +179,7 @@ class Loop:
             num_parameters=self.engine.num_parameters,
             meters=self.meters,
         )
+        self.engine.begin(self)
         self.mark = self.engine.clock.mark()
         stopped = False
         while not stopped and not self._finished():
@@ -196,6 +197,11 @@ class Loop:
             self._checkpoint()
         self.reason = "interrupted" if stopped and not self._finished() else "completed"
         self.telemetry.end(self.reason)
+
+    def go_to(self, position: Position) -> None:
+        """Go on elsewhere in the run; before a step only."""
+        self.position = position
+        self._open_data()
 
     def _open_data(self) -> None:
         """Begin to read at the sample where the run stands."""
