@@ -47,6 +47,7 @@ class PlanningView:
 class _Node:
     profile: NodeProfile
     devices: tuple[DeviceProfile, ...]
+    kinds: frozenset[tuple[str, int | None]]
     speed: float | None
 
 
@@ -70,13 +71,14 @@ def planning_view(profile: ClusterProfile) -> PlanningView:
         if not usable:
             warnings.append(f"{node.hostname} has no usable device and is left out")
             continue
-        if len({_kind_of(d) for d in usable}) > 1:
+        kinds = frozenset(map(_kind_of, usable))
+        if len(kinds) > 1:
             names = ", ".join(sorted({d.name for d in usable}))
             warnings.append(
                 f"{node.hostname} mixes devices ({names}); it is planned as if all were its weakest one:"
                 " start separate jobs, or hide some with CUDA_VISIBLE_DEVICES, to use them fully"
             )
-        nodes.append(_Node(node, usable, _slowest_speed(usable)))
+        nodes.append(_Node(node, usable, kinds, _slowest_speed(usable)))
     sweeps = {s: best_sweep(profile, s) for s in ("intra_node", "inter_node")}
     backend = "gloo" if any(d.kind == "cpu" for n in nodes for d in n.devices) else "nccl"
     groups = _group(nodes)
@@ -125,8 +127,7 @@ def _group(nodes: list[_Node]) -> list[list[_Node]]:
     """Return alike nodes together, in order of first appearance."""
     by_kind: dict[object, list[_Node]] = {}
     for node in nodes:
-        kinds = sorted({str(_kind_of(d)) for d in node.devices})
-        key = (tuple(kinds), len(node.devices), _declared_rates(node.profile))
+        key = (node.kinds, len(node.devices), _declared_rates(node.profile))
         by_kind.setdefault(key, []).append(node)
     groups: list[list[_Node]] = []
     for alike in by_kind.values():
@@ -176,17 +177,20 @@ def _declared_rates(node: NodeProfile) -> tuple[float | None, ...]:
 
 def _tightest(readings: list[Reading]) -> tuple[float | None, Origin]:
     """Return the smallest value and its origin; unknown when any is unknown."""
-    if not readings or any(r.value is None for r in readings):
+    values = [r.value for r in readings]
+    known = [v for v in values if v is not None]
+    if not known or len(known) < len(values):
         return None, "unknown"
-    low = min(readings, key=lambda r: r.value or 0.0)
-    return low.value, low.origin
+    low = min(known)
+    return low, readings[values.index(low)].origin
 
 
 def _middle(readings: list[Reading]) -> tuple[float | None, Origin]:
-    known = [r for r in readings if r.value is not None]
+    values = [r.value for r in readings]
+    known = [v for v in values if v is not None]
     if not known:
         return None, "unknown"
-    return median(r.value for r in known if r.value is not None), known[0].origin
+    return median(known), readings[values.index(known[0])].origin
 
 
 def _device(group: list[_Node]) -> Device:
