@@ -62,8 +62,10 @@ def add_adapters(model: nn.Module, config: TrainConfig) -> None:
 
 
 def _check_quantization(config: TrainConfig) -> None:
-    if config.device_kind not in ("cuda", "rocm"):
-        raise ConfigError(f"qlora needs a GPU, the device here is {config.device_kind}: use the method lora instead")
+    if config.device_kind not in ("cuda", "rocm", "cpu"):
+        raise ConfigError(
+            f"qlora is for CUDA, ROCm and CPUs, the device here is {config.device_kind}: use lora instead"
+        )
     try:
         import bitsandbytes  # noqa: F401
     except ImportError:
@@ -73,8 +75,22 @@ def _check_quantization(config: TrainConfig) -> None:
 
 
 def quantize(model: nn.Module, device: torch.device) -> None:
-    """Replace the frozen base of every adapter by a 4-bit (NF4, double quantized) one, in place, on a GPU."""
+    """Replace the frozen base of every adapter by a 4-bit (NF4, double quantized) one, in place.
+
+    Raises:
+        ConfigError: this bitsandbytes has no 4-bit layers for the device.
+
+    """
     import bitsandbytes as bnb
+
+    def restore(module: nn.Module, state: dict[str, torch.Tensor], prefix: str, *_: object) -> None:
+        """Take the scales of a checkpoint together with its weights; the layer itself only knows the weights."""
+        name = f"{prefix}weight"
+        scales = {key: state.pop(key) for key in list(state) if key.startswith(f"{name}.")}
+        if scales:
+            module.weight = bnb.nn.Params4bit.from_prequantized(
+                data=state[name], quantized_stats=scales, requires_grad=False, device=str(device), module=module
+            )
 
     for module in list(model.modules()):
         if not isinstance(module, LoRALinear):
@@ -91,4 +107,11 @@ def quantize(model: nn.Module, device: torch.device) -> None:
         small.weight = bnb.nn.Params4bit(base.weight.detach().cpu(), requires_grad=False, quant_type="nf4")
         if base.bias is not None:
             small.bias = nn.Parameter(base.bias.detach(), requires_grad=False)
-        module.base = small.to(device)
+        try:
+            module.base = small.to(device)
+        except (RuntimeError, NotImplementedError, AttributeError) as problem:
+            raise ConfigError(
+                f"bitsandbytes {bnb.__version__} cannot store 4-bit weights on {device.type} ({problem}):"
+                " update it, or use the method lora"
+            ) from None
+        module.base.register_load_state_dict_pre_hook(restore)

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import copy
+import importlib.util
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from runtime_bundle import configuration
@@ -7,6 +12,7 @@ from runtime_bundle import configuration
 from stratadvisor.runtime import model
 from stratadvisor.runtime.config import ConfigError, parse
 from stratadvisor.runtime.engine import cast_storage, materialize
+from stratadvisor.runtime.lora import LoRALinear, quantize
 
 
 def test_only_adapters_train_and_they_have_rank_times_widths() -> None:
@@ -41,9 +47,97 @@ def test_frozen_weights_are_stored_in_16_bit_and_adapters_are_not() -> None:
     assert types == {True: torch.float32, False: torch.bfloat16}
 
 
-def test_qlora_without_a_gpu_says_what_to_use() -> None:
-    with pytest.raises(ConfigError, match="qlora needs a GPU"):
+def test_qlora_on_another_device_says_what_to_use() -> None:
+    with pytest.raises(ConfigError, match="the device here is mps: use lora instead"):
+        model.build(parse(configuration(method="qlora", device_kind="mps")))
+
+
+def test_qlora_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(ConfigError, match="pip install bitsandbytes"):
         model.build(parse(configuration(method="qlora")))
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    absent = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(absent, reason=f"{package} is not installed")
+
+
+TOKENS = torch.randint(256, (2, 9), generator=torch.Generator().manual_seed(0))
+
+
+def loss_of(module: torch.nn.Module) -> torch.Tensor:
+    loss: torch.Tensor = module(TOKENS[:, :-1], TOKENS[:, 1:])
+    return loss
+
+
+def quantized() -> torch.nn.Module:
+    module = model.build(parse(configuration(method="qlora")))
+    materialize(module, torch.device("cpu"), seed=0)
+    quantize(module, torch.device("cpu"))
+    return module
+
+
+@needs("bitsandbytes")
+def test_qlora_trains_adapters_over_weights_of_half_a_byte() -> None:
+    module = quantized()
+    whole = model.build(parse(configuration(method="lora")))
+    materialize(whole, torch.device("cpu"), seed=0)
+    base = module.layers[0].attention.query.base.weight
+    assert base.dtype == torch.uint8
+    assert base.numel() == 64 * 64 // 2  # two weights of four bits in a byte
+    # NF4 of normal weights: relative error of a product about 0.1 (arXiv:2305.14314, block 64)
+    x = torch.randn(32, 64, generator=torch.Generator().manual_seed(1))
+    exact = torch.nn.functional.linear(x, whole.layers[0].attention.query.base.weight)
+    error = (module.layers[0].attention.query.base(x) - exact).norm() / exact.norm()
+    assert 0.01 < float(error) < 0.2
+    trained = [p for p in module.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-2)
+    before = loss_of(module).item()
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss_of(module).backward()
+        optimizer.step()
+    assert loss_of(module).item() < before - 1
+    assert all("adapter" in name for name, p in module.named_parameters() if p.requires_grad)
+
+
+@needs("bitsandbytes")
+def test_a_checkpoint_of_4_bit_weights_is_read_with_its_scales(tmp_path: Path) -> None:
+    first = quantized()
+    with torch.no_grad():
+        for name, parameter in first.named_parameters():
+            if name.endswith("adapter_up"):
+                parameter.normal_(std=0.1, generator=torch.Generator().manual_seed(2))
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    config = parse(configuration(method="qlora"))
+    second = model.build(config)
+    materialize(second, torch.device("cpu"), seed=7)  # other weights, and other scales
+    quantize(second, torch.device("cpu"))
+    assert loss_of(second).item() != pytest.approx(loss_of(first).item(), abs=1e-3)
+    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert torch.equal(loss_of(first), loss_of(second))
+
+
+@needs("peft")
+def test_an_adapter_is_the_one_of_peft() -> None:
+    from peft.tuners.lora import Linear, LoraConfig
+
+    config = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.0)  # alpha twice the rank, as here
+    base = torch.nn.Linear(6, 5)
+    own = LoRALinear(copy.deepcopy(base), 4)
+    theirs = Linear(copy.deepcopy(base), "default", config=config, r=4, lora_alpha=8)
+    with torch.no_grad():
+        for ours, other in ((own.adapter_down, theirs.lora_A), (own.adapter_up, theirs.lora_B)):
+            ours.normal_(generator=torch.Generator().manual_seed(3))
+            other["default"].weight.copy_(ours)
+    x = torch.randn(7, 6, generator=torch.Generator().manual_seed(4))
+    assert torch.allclose(own(x), theirs(x), atol=1e-5)
+    own(x).square().sum().backward()
+    theirs(x).square().sum().backward()
+    for ours, other in ((own.adapter_down, theirs.lora_A), (own.adapter_up, theirs.lora_B)):
+        assert ours.grad is not None
+        assert torch.allclose(ours.grad, other["default"].weight.grad, rtol=1e-4, atol=1e-4)
 
 
 def test_stacked_experts_of_a_frozen_mixture_are_stored_in_16_bit_too() -> None:
