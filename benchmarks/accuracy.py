@@ -85,6 +85,9 @@ times while the model was written, and these choices were made or confirmed with
   compiled: `torchtitan-2412` and `torchtune-flags` show it, `vectorlm` was looked at as well;
 - the depth at which products reach half their rate grows with the root of the device's rate: the fit does not care,
   the small cards of `lambda-workstation` do;
+- workstation and server cards with a graphics chip are slowed by their power, GeForce cards, half of whose units are
+  locked, are not: the exponent is that of `torchtitan-2412`, the efficiencies are fitted on the GeForce cards of
+  `fsdp-qlora-24gb`, but the reason to look was that `lambda-workstation` erred by card;
 - fused Megatron recipes run tensor-parallel transfers beside their products;
 - the bounds of the fit were narrowed after `fms-fsdp-2025` had become worse, and fitted overlaps that ran into their
   bounds were set back to their earlier values for the same reason;

@@ -40,6 +40,7 @@ COLUMNS = (
     "framework",
     "engine",
     "attention",
+    "norms",
     "dropout",
     "compiled",
     "sequence_parallel",

@@ -12,7 +12,8 @@ MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
     "volta": {"half": 0.65, "fp32": 0.85},
     "turing": {"half": 0.60, "fp32": 0.80},
     "ampere": {"half": 0.755, "fp32": 0.80, "tf32": 0.65},
-    "ada": {"half": 0.80, "fp32": 0.75, "tf32": 0.75},
+    "ampere graphics": {"half": 0.78, "fp32": 0.80, "tf32": 0.65},
+    "ada": {"half": 0.85, "fp32": 0.75, "tf32": 0.75},
     "hopper": {"half": 0.753, "fp32": 0.80, "tf32": 0.65},
     "blackwell": {"half": 0.68, "fp32": 0.75, "tf32": 0.65},
     "cdna": {"half": 0.45, "fp32": 0.70},
@@ -23,6 +24,10 @@ MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
 }
 """Share of the dense peak that large products reach in training, clocks under load included (fit)."""
 
+GRAPHICS_WATTS_PER_FLOPS: dict[str, float] = {"ampere": 350 / 1.423e14, "ada": 450 / 3.303e14}
+"""What products with fp32 accumulation draw at the full rate and clock of the graphics chips (GA10x, AD10x): taken to be
+the power of the fastest GeForce card for the full rate of its units, half of which GeForce cards lock away. So these
+never meet their limit, while workstation and server cards, with the same chip and less power, run slower."""
 HALF_DEPTH = 120.0
 HALF_DEPTH_FLOPS, HALF_DEPTH_EXPONENT = 3.12e14, 0.5
 """Depth of a product at which it reaches half its rate on an A100 (fit): filling and emptying the pipeline of each tile
@@ -205,8 +210,8 @@ OVERLAP_BUCKET_BYTES = 25 * 2**20
 SPAN_CALIBRATED = 0.22
 """Nine in ten of the published runs used for fitting lie within it once another run of theirs has set the scale."""
 SPAN_MEASURED = 0.25
-SPAN_CATALOG = 0.35
-"""Wide enough for nearly nine in ten of the published runs that were left out of fitting (docs/accuracy.md)."""
+SPAN_CATALOG = 0.30
+"""Wide enough for nine in ten of the published runs that were left out of fitting (docs/accuracy.md)."""
 SPAN_ASSUMED = 0.80
 SPAN_PER_VARIATION = 1.6
 """A node whose speed varies by a coefficient v widens the band by this times v (the 90 % quantile of a normal one)."""

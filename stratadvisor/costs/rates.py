@@ -12,6 +12,7 @@ from stratadvisor.costs.memo import Memo
 from stratadvisor.schema.cluster import Device
 from stratadvisor.schema.layout import MixedPrecision
 
+GRAPHICS_CAPABILITIES = ((8, 6), (8, 9))
 ASSUMED_GPU_FLOPS = 2.0e13
 ASSUMED_CPU_FLOPS = 5.0e10
 ASSUMED_GPU_MEMORY_BANDWIDTH = 3.0e11
@@ -92,7 +93,7 @@ def _device_rates(device: Device, precision: MixedPrecision) -> Rates:
         memory_bytes_per_second=bandwidth,
         launch_seconds=fitted.CPU_OPERATION_SECONDS if cpu else fitted.KERNEL_LAUNCH_SECONDS,
         element_bytes=element,
-        attention_gain=1.0 / _power_share(device) if basis == "catalog" else 1.0,
+        attention_gain=1.0 / _power_share(device, number_format) if basis == "catalog" else 1.0,
         architecture=device.architecture,
         cpu=cpu,
         by_edge=by_edge if cpu else (),
@@ -132,7 +133,9 @@ def _gpu_peak(
     if measured is not None:
         base = max(peak or 0.0, measured)
         return base, measured / base * fitted.SUSTAINED_SHARE, "measured"
-    table = fitted.MATMUL_EFFICIENCY.get(device.architecture, fitted.MATMUL_EFFICIENCY["unknown"])
+    graphics = device.architecture == "ampere" and device.compute_capability == (8, 6)
+    generation = "ampere graphics" if graphics else device.architecture
+    table = fitted.MATMUL_EFFICIENCY.get(generation, fitted.MATMUL_EFFICIENCY["unknown"])
     efficiency = table.get(number_format, table["half"])
     if peak is None:
         other = max(device.measured_flops_per_second.values(), default=None)
@@ -140,15 +143,35 @@ def _gpu_peak(
         guess = other or known or ASSUMED_GPU_FLOPS
         assumptions.append(f"no {number_format} rate is known for {device.name}; {guess / 1e12:.0f} TFLOP/s is assumed")
         return guess, efficiency, "assumed"
-    return peak, efficiency * _power_share(device), "catalog"
+    return peak, efficiency * _power_share(device, number_format), "catalog"
 
 
-def _power_share(device: Device) -> float:
-    """Return the clock's share when the power limit lies under the published one."""
+def _power_share(device: Device, number_format: str) -> float:
+    """Return the clock's share where power limits it: a limit under the published one, or a chip with little power."""
     spec = device_catalog.lookup(device.catalog_key or device.name)
-    if spec is None or device.power_watts is None or device.power_watts >= spec.power_watts:
+    if spec is None:
         return 1.0
-    return float((device.power_watts / spec.power_watts) ** fitted.POWER_EXPONENT)
+    watts = spec.power_watts if device.power_watts is None else min(device.power_watts, spec.power_watts)
+    return float((watts / spec.power_watts * _density(spec, number_format)) ** fitted.POWER_EXPONENT)
+
+
+def _density(spec: device_catalog.DeviceSpec, number_format: str) -> float:
+    """Return the published power against what 16-bit products need at the full clock, at most 1.
+
+    On graphics chips their full rate is four times that of fp32; where it is less, the units are not all in use.
+    """
+    needed = fitted.GRAPHICS_WATTS_PER_FLOPS.get(spec.architecture)
+    rate = spec.peak_flops_per_second.get("bf16")
+    if (
+        needed is None
+        or rate is None
+        or number_format == "fp32"
+        or spec.compute_capability not in GRAPHICS_CAPABILITIES
+    ):
+        return 1.0
+    if rate < 3 * spec.peak_flops_per_second["fp32"]:
+        return 1.0
+    return min(1.0, spec.power_watts / (rate * needed))
 
 
 def _interpolate(table: tuple[tuple[float, float], ...], log_edge: float) -> float:

@@ -9,6 +9,7 @@ from time_cases import LLAMA_7B, gpu
 
 from stratadvisor.costs import constants as fitted
 from stratadvisor.costs.compute import layout_rates, micro_batch_seconds
+from stratadvisor.costs.rates import device_rates
 from stratadvisor.schema.layout import Layout
 
 EAGER = Layout(engine="fsdp2", sharding="parameters", data_parallel_shard_degree=8, sequence_length=8192)
@@ -48,6 +49,27 @@ def test_a_power_limit_slows_products_and_not_attention() -> None:
     assert slow["attention"] == pytest.approx(plain["attention"])
     assert slow["matmul"] / plain["matmul"] == pytest.approx((700 / 500) ** fitted.POWER_EXPONENT, rel=0.01)
     assert slow["memory_bound"] == plain["memory_bound"]
+
+
+def test_graphics_chips_with_all_units_and_little_power_run_slower() -> None:
+    # NVIDIA's datasheets: RTX 4090 330.3 TFLOP/s at its full rate, which GeForce locks to half, and 450 W;
+    # RTX 6000 Ada 364.2 at 300 W; L4 121 at 72 W. RTX 3090 142.3 and 350 W; A10 125 at 150 W
+    base = {name: fitted.MATMUL_EFFICIENCY[name]["half"] for name in ("ada", "ampere graphics", "ampere")}
+    for name, generation, power in (
+        ("4090", "ada", 1.0),
+        ("RTX 6000 Ada", "ada", 300 / 364.2 / (450 / 330.3)),
+        ("L4", "ada", 72 / 121 / (450 / 330.3)),
+        ("3090", "ampere graphics", 1.0),
+        ("A10", "ampere graphics", 150 / 125 / (350 / 142.3)),
+        ("A100-80GB", "ampere", 1.0),
+    ):
+        share = device_rates(gpu(name), "bf16").efficiency / base[generation]
+        assert share == pytest.approx(power**fitted.POWER_EXPONENT, rel=0.01), name
+    assert device_rates(gpu("A10"), "fp32").efficiency == fitted.MATMUL_EFFICIENCY["ampere graphics"]["fp32"]
+    # a limit below the card's own comes on top
+    capped = replace(gpu("L4"), power_watts=36.0)
+    both = device_rates(capped, "bf16").efficiency / device_rates(gpu("L4"), "bf16").efficiency
+    assert both == pytest.approx(0.5**fitted.POWER_EXPONENT)
 
 
 def test_norms_in_python_move_fp32_values() -> None:
