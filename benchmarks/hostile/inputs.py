@@ -341,7 +341,9 @@ def output_folders() -> Iterator[Trial]:
         ("a device", "/dev/full"),
         ("proc", "/proc/1/x"),
     ):
-        yield Trial("output folders", f"{what}", (*ASK[:-1], target), (target.partition("/")[0] or "bundle",))
+        yield Trial(
+            "output folders", f"{what}", (*ASK[:-1], target), (target.partition("/")[0] or os.path.dirname(target),)
+        )
     yield Trial("output folders", "no UTF-8", (*ASK[:-1], b"\xff\x1b[31m"), (os.fsdecode(b"\xff\x1b[31m"),))
     yield Trial("output folders", "a page over a text", ("report", "c.json", "-o", "mine"), (), _with_text)
 

@@ -18,18 +18,18 @@ PATIENCE_SECONDS = 300
 DOCUMENTED_CODES = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
 """Of ``stratadvisor --help``, less 70 (a fault of stratadvisor itself) and 130 (interrupted)."""
 _WRITING = {
-    "os.mkdir": (0,),
-    "os.rename": (0, 1),
-    "os.remove": (0,),
-    "os.rmdir": (0,),
-    "os.symlink": (1,),
-    "os.link": (1,),
-    "os.truncate": (0,),
-    "os.chmod": (0,),
-    "os.chown": (0,),
-    "os.utime": (0,),
+    "os.mkdir": ((0, 2),),
+    "os.rename": ((0, 2), (1, 3)),
+    "os.remove": ((0, 1),),
+    "os.rmdir": ((0, 1),),
+    "os.symlink": ((1, 2),),
+    "os.link": ((1, 3),),
+    "os.truncate": ((0, None),),
+    "os.chmod": ((0, 2),),
+    "os.chown": ((0, 3),),
+    "os.utime": ((0, 3),),
 }
-"""Audit events of Python that change files, and which of their arguments are paths."""
+"""Audit events of Python that change files: which arguments are paths, and which the folders they are relative to."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ def run(trial: Trial, folder: Path) -> Outcome:
     seconds = time.monotonic() - begin
     code = os.waitstatus_to_exitcode(status)
     said = log.read_text(errors="replace") if log.is_file() else ""
-    written = told.read_text(errors="replace").splitlines() if told.is_file() else []
+    written = os.fsdecode(told.read_bytes()).split("\n")[:-1] if told.is_file() else []
     allowed = [place / name for name in trial.may_write]
     changed = [name for name in _changes(before, _tree(folder)) if not _within(folder / name, allowed, temporary)]
     outside = sorted({path for path in written if not _within(Path(path), allowed, temporary)} | set(changed))
@@ -147,10 +147,10 @@ def _child(trial: Trial, place: Path, temporary: Path, log: Path, told: Path) ->
 def _watch(handle: int) -> None:
     """Write down every path that this process opens to write, makes, moves or removes from now on."""
 
-    def tell(path: object) -> None:
+    def tell(path: object, folder: object = -1) -> None:
         if isinstance(path, (str, bytes, os.PathLike)):
-            text = os.fsdecode(path)
-            line = os.path.join(os.getcwd(), text).replace("\n", "?")
+            base = os.readlink(f"/proc/self/fd/{folder}") if isinstance(folder, int) and folder >= 0 else os.getcwd()
+            line = os.path.join(base, os.fsdecode(path)).replace("\n", "?")
             os.write(handle, os.fsencode(line) + b"\n")
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
@@ -160,8 +160,8 @@ def _watch(handle: int) -> None:
             if asked & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) or (isinstance(mode, str) and set(mode) & set("wax+")):
                 tell(path)
         elif event in _WRITING:
-            for at in _WRITING[event]:
-                tell(arguments[at])
+            for at, folder in _WRITING[event]:
+                tell(arguments[at], arguments[folder] if folder is not None else -1)
 
     sys.addaudithook(hook)
 
