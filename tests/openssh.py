@@ -26,7 +26,8 @@ def write_settings(folder: Path, names: list[str], hosts: str) -> tuple[Path, Pa
         hosts: ``Host`` sections of the client's file.
 
     """
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o700)
     if os.geteuid() == 0:
         PRIVILEGE_FOLDER.mkdir(mode=0o755, exist_ok=True)
     for name in ("host", "user"):

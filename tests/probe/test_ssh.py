@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import openssh
 import pytest
 
 from stratadvisor.cli import run
@@ -19,37 +19,21 @@ from stratadvisor.probe.ssh import Asked, probe_hosts
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
-SSHD = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
-PRIVILEGE_FOLDER = Path("/run/sshd")
 
 
 @pytest.fixture(scope="module")
 def reached(tmp_path_factory) -> str:
     """The ssh command whose hosts one and two are this machine, dead refuses and silent says nothing."""
-    if SSHD is None or shutil.which("ssh") is None or shutil.which("ssh-keygen") is None:
+    if openssh.missing() is not None:
         assert not os.environ.get("CI"), "the test machine must have openssh-server"
-        pytest.skip("openssh-server is not installed")
+        pytest.skip(openssh.missing() or "")
     folder = tmp_path_factory.mktemp("ssh")
-    folder.chmod(0o700)
-    if os.geteuid() == 0:
-        PRIVILEGE_FOLDER.mkdir(mode=0o755, exist_ok=True)
-    for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
-    shutil.copyfile(folder / "user.pub", folder / "authorized")
-    server = folder / "sshd_config"
-    server.write_text(
-        f"HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nStrictModes no\nUsePAM no\n"
-        "PermitRootLogin prohibit-password\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPidFile none\n"
-    )
-    public = " ".join((folder / "host.pub").read_text().split()[:2])
-    (folder / "known").write_text(f"one {public}\ntwo {public}\n")
-    client = folder / "config"
-    client.write_text(
-        f"Host one two\n  ProxyCommand {SSHD} -i -f {server} -E {folder}/log\n"
+    hosts = (
+        f"Host one two\n  ProxyCommand {openssh.SSHD} -i -f {folder}/sshd_config -E {folder}/log\n"
         "Host dead\n  ProxyCommand false\n"
         "Host silent\n  ProxyCommand sleep 3600\n"
-        f"Host *\n  IdentityFile {folder}/user\n  IdentitiesOnly yes\n  UserKnownHostsFile {folder}/known\n"
     )
+    _, client = openssh.write_settings(folder, ["one", "two"], hosts)
     command = f"ssh -F {shlex.quote(str(client))}"
     tried = subprocess.run(
         [*shlex.split(command), "-o", "BatchMode=yes", "one", "true"], capture_output=True, text=True, timeout=300
