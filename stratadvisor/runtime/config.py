@@ -117,7 +117,8 @@ class TrainConfig:
     max_staleness_steps: int = 0
     compression: Literal["none", "bf16", "fp16", "int8", "sign", "powersgd"] = "none"
     settings: dict[str, Scalar] = field(default_factory=dict)
-    """Strategy-specific, all optional: outer_learning_rate, outer_momentum (diloco); staleness_bound (else
+    """Strategy-specific, all optional: outer_learning_rate, outer_momentum (diloco, and async_sgd with local steps,
+    which also has outer_momentum_every, dynamic_local_steps); torchft, exchange_seconds (diloco); staleness_bound (else
     max_staleness_steps), delay_compensation, delay_compensation_adaptive, sync_finish_fraction (async_sgd);
     sync_warmup_fraction (those and hierarchical: share of the run in lockstep first); ranks_per_node (to treat one
     machine as several); momentum (sgd); deepspeed_config (file name),

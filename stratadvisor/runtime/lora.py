@@ -114,4 +114,4 @@ def quantize(model: nn.Module, device: torch.device) -> None:
                 f"bitsandbytes {bnb.__version__} cannot store 4-bit weights on {device.type} ({problem}):"
                 " update it, or use the method lora"
             ) from None
-        module.base.register_load_state_dict_pre_hook(restore)
+        module.base.register_load_state_dict_pre_hook(restore)  # type: ignore[no-untyped-call]
