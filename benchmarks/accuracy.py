@@ -99,6 +99,8 @@ times while the model was written, and these choices were made or confirmed with
   So was the code of its layers, which fuses nothing, while Megatron's own do;
 - `lambda-workstation` trains a head of two outputs (run_squad.py), not the vocabulary's: seen when BERT-base and
   BERT-large differed by what that projection takes;
+- `internlm` divides ZeRO-1 by whole tensors, which their owners broadcast: its code was read because its errors grew
+  with the number of devices; the time of a ring's hops is NCCL's own;
 - plain attention without a fused softmax makes 11 passes over its scores.
 
 So "left out" means: no constant was fitted on it. It does not mean: never seen. Rows that nobody has looked at may come
@@ -113,8 +115,7 @@ node crosses the network. (The notes of `nemo-longseq-b200` and one README's fp8
 these files, were read as well; no constant rests on them.)
 
 Known and unexplained: `sailor-gh200` (attention in fp32) and LoRA with tensor parallelism in `automodel-lora` take
-longer than predicted; ZeRO-1 over hundreds of ranks in `internlm-tgs` pays for its own broadcasts, and context
-parallelism of 4 and more in torchtitan for its ring, neither of which is modelled. Mixtures of experts are predicted
+longer than predicted, and so does context parallelism of 4 and more in torchtitan. Mixtures of experts are predicted
 badly: the containers of one table differ by up to a factor of two among themselves.
 
 The Hopper constants rest on three recipes, the consumer cards on one source; `bigscience-a100` counts less in the fit,

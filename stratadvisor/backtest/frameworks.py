@@ -36,8 +36,9 @@ FRAMEWORKS = (
     Framework("tinyllama", "tinyllama", _FUSED),  # fused norm, rotary and SwiGLU kernels according to its README
     Framework("vectorlm", "vectorlm", {"activation_ckpt": "full"}),  # configs/config.yaml of the repository
     Framework("llm-foundry", "llm-foundry|llmfoundry", {"attention": "flash1"}),
-    # doc/en/install.md: flash-attention 1.0.5 with its rotary kernel, apex with its fused RMSNorm
-    Framework("internlm", "internlm", {"attention": "flash1", "norms": "fused"}),
+    # doc/en/install.md: flash-attention 1.0.5 with its rotary kernel, apex with its fused RMSNorm. Its ZeRO optimizer
+    # (internlm/solver/optimizer/hybrid_zero_optim.py) gives whole tensors to ranks, which broadcast them
+    Framework("internlm", "internlm", {"attention": "flash1", "norms": "fused", "shards": "tensors"}),
     Framework("litgpt", "litgpt", {"lora_rank": "8"}),  # finetune/lora.py: lora_r
     Framework("fsdp_qlora", "fsdp.qlora", {"lora_rank": "64"}, pure=True),  # train.py: --lora_rank
     Framework("torchtune", "torchtune"),

@@ -116,6 +116,7 @@ def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) 
         context_parallel_degree=context,
         expert_parallel_degree=experts,
         sharding=sharding,
+        whole_tensor_shards=row.text("shards") == "tensors",
         micro_batch_size=micro,
         gradient_accumulation_steps=accumulation,
         sequence_length=row.count("seq_len") or 0,

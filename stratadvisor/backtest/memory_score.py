@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from stratadvisor.backtest.attempt import attempt, vetted_precision
@@ -11,6 +12,7 @@ from stratadvisor.backtest.layouts import NotExpressibleError, layout_of
 from stratadvisor.backtest.rows import Row
 from stratadvisor.backtest.shapes import shape_of
 from stratadvisor.costs.memory import estimate
+from stratadvisor.schema.cluster import Device
 from stratadvisor.schema.layout import Layout, MemoryEstimate
 from stratadvisor.schema.workload import ModelShape, Optimizer
 
@@ -93,7 +95,8 @@ def _predict(row: Row) -> MemoryOutcome:
     if layout.engine == "megatron" and framework_of(row).name == "megatron-deepspeed":
         layout = replace(layout, engine="deepspeed")  # whose optimizer and buffers it has
     device = device_of(row.text("gpu_model"))
-    found = estimate(shape, layout, device_kind="cuda", ranks_per_node=per_node)
+    held = device_memory_bytes(row.text("gpu_model"), device)
+    found = estimate(shape, layout, device_kind="cuda", ranks_per_node=per_node, device_memory_bytes=held)
     part = _share(found, row.text("mem_kind").lower())
     measured = row.number("peak_mem_gib")
     return MemoryOutcome(
@@ -105,9 +108,20 @@ def _predict(row: Row) -> MemoryOutcome:
         low_bytes=found.peak_bytes.low * part,
         high_bytes=found.peak_bytes.high * part,
         measured_bytes=None if measured is None else measured * GIB,
-        device_bytes=device.memory_total_bytes if device else None,
+        device_bytes=held,
         fitted=row.text("outcome").upper() != "OOM",
     )
+
+
+def device_memory_bytes(name: str, device: Device | None) -> float | None:
+    """Return the memory of a run's device, of which ``device`` may be another edition with the same chip.
+
+    A size in the name goes first (``H100-96GB``); vendors' GB of memory are binary.
+    """
+    said = re.search(r"-([0-9]+)GB\b", name)
+    if said is not None:
+        return int(said[1]) * GIB
+    return device.memory_total_bytes if device else None
 
 
 def _share(found: MemoryEstimate, kind: str) -> float:

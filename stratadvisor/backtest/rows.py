@@ -41,6 +41,7 @@ COLUMNS = (
     "engine",
     "attention",
     "norms",
+    "shards",
     "dropout",
     "compiled",
     "sequence_parallel",

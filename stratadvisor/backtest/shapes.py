@@ -65,6 +65,7 @@ def _body(row: Row) -> ModelShape | str:
         gated_mlp=gated,
         vocab_size=vocab,
         tied_embeddings=tied,
+        attention_bias="internlm" in lowered,
         norm_bias=not gated,  # LayerNorm, and positions that are learned or ALiBi: the GPT family and MPT
         learned_positions=not gated,
     )

@@ -55,6 +55,10 @@ def traffic(
     hops = ring_latency_seconds(group, cluster) * _calls(shape, layout, gradients)
     scatter = reduce_scatter_seconds(gradients, group, cluster) + hops
     across = all_reduce_seconds(gradients / layout.data_parallel_shard_degree, placement.replicate, cluster)
+    if layout.sharding == "optimizer" and layout.whole_tensor_shards:
+        owners = min(layout.data_parallel_shard_degree, _tensors(shape, layout))
+        sent = all_gather_seconds(trained_weights, group, cluster) + owners * ring_latency_seconds(group, cluster)
+        return Traffic(last_backward=_reduction(trainable, gradients, placement, cluster, compression), after=sent)
     if layout.sharding == "optimizer":
         return Traffic(last_backward=scatter + across, after=all_gather_seconds(trained_weights, group, cluster) + hops)
     if layout.sharding == "gradients" and layout.engine != "fsdp2":
@@ -86,6 +90,12 @@ def _calls(shape: ModelShape, layout: Layout, gradients: float) -> float:
     if layout.sharding == "parameters" or layout.engine == "fsdp2":
         return max(1.0, shape.num_layers / layout.pipeline_parallel_degree)
     return math.ceil(max(1.0, gradients / fitted.ZERO_BUCKET_BYTES))
+
+
+def _tensors(shape: ModelShape, layout: Layout) -> int:
+    """Return a stage's weight tensors: products, their biases in attention, and norms; embedding, head, last norm."""
+    layer = 4 + (3 if shape.gated_mlp else 2) + (2 if shape.attention_bias else 0)
+    return 3 + layer * shape.num_layers // layout.pipeline_parallel_degree
 
 
 def _reduction(trainable: float, gradients: float, placement: Placement, cluster: Cluster, compression: str) -> float:

@@ -43,6 +43,9 @@ class Layout:
     sequence_parallel: bool = True
     """Megatron-style, with tensor parallelism only."""
     sharding: Sharding = "none"
+    whole_tensor_shards: bool = False
+    """ZeRO-1 by whole tensors: gradients are summed everywhere, each owner broadcasts the weights it has updated; else
+    by slices of flat buckets, which are scattered and gathered."""
     micro_batch_size: int = 1
     """Sequences per data-parallel rank per forward pass (of the slowest class when classes differ)."""
     gradient_accumulation_steps: int = 1
