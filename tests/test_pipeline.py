@@ -9,7 +9,7 @@ from plan_for_tests import small_plan, small_shape
 
 from stratadvisor import pipeline, scaling
 from stratadvisor.errors import ModelError, UsageError
-from stratadvisor.schema.base import reported
+from stratadvisor.schema.base import measured, reported
 from stratadvisor.schema.plan import SynchronizationPlan
 from stratadvisor.schema.profile import Calibration, ClusterProfile, DeviceProfile, NodeProfile
 from stratadvisor.schema.workload import ModelShape
@@ -124,7 +124,7 @@ def test_other_hardware_gets_a_stand_in_that_is_not_comparable():
 @pytest.mark.parametrize(
     ("mode", "devices", "expected"),
     [
-        ("synchronous", 2, "ddp"),  # not async_sgd or DiLoCo, which may be faster on processors
+        ("synchronous", 2, "ddp"),
         ("synchronous", 1, "single"),
         ("local_sgd", 2, "diloco"),
         ("asynchronous", 2, "async_sgd"),
@@ -143,11 +143,16 @@ def test_a_stand_in_synchronizes_as_the_plan_does(mode, devices, expected):
             unified_memory=True,
             memory_total_bytes=reported(6 * 2**30),
             memory_free_bytes=reported(6 * 2**30),
+            matmul_flops_per_second={"fp32": measured(5e10)},
+            memory_bandwidth_bytes_per_second=measured(8e9),
         )
         for i in range(devices)
     )
-    local = ClusterProfile(nodes=(NodeProfile(hostname="a", devices=processors),))
+    node = NodeProfile(hostname="a", devices=processors, intra_node_bytes_per_second=measured(3e7))
+    local = ClusterProfile(nodes=(node,))
     shrunk = scaling.shrink(plan, local, lambda w: True)
+    if devices > 1:
+        assert pipeline.recommend(local, shrunk.workload).plan.strategy == "diloco"  # what is fastest here
     strategies = (plan.strategy, *scaling.substitutes(plan))
     assert pipeline._scaled_down(local, shrunk.workload, strategies).plan.strategy == expected
 
