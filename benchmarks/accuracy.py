@@ -122,7 +122,14 @@ The Hopper constants rest on three recipes, the consumer cards on one source; `b
 since its times are those of the second iteration.
 
 Peak memory: no source was set apart. The formulas are counted from the frameworks' code and checked against PyTorch's
-own tracker; context, reserve and buffers were set with these tables in sight.
+own tracker; context, reserve and buffers were set with these tables in sight. Seen after their errors: a size in the
+device's name is its memory (`H100-96GB`); freed blocks fill a device no further than it goes, in these tables as in
+plans; FSDP in a pipeline keeps a stage's units and gradients whole from its first micro-batch to its last (torchtitan's
+`reshard_after_forward`, torch's `pipelining/stage.py`); the tutorial of DeepSpeed that runs out of memory has its fp16
+optimizer with ZeRO switched off.
+
+Known of peaks that are predicted too low: `fsdp-qlora-24gb` and others with Hugging Face's loss keep the returned fp32
+scores and a shifted copy of them, which is not counted; its smallest runs hold more than the formulas know.
 """
 
 
@@ -204,6 +211,7 @@ def goals(
     told = verdicts(every)
     if told is not None:
         lines.append(goal("peaks predicted more than 3 % too low", "at most 2 %", told.too_low, told.too_low <= 0.02))
+        lines.append(f"| peaks above the high end of the band, which decides what fits | | {told.above_high:.1%} | |")
         share = told.right / told.runs
         lines.append(goal("fits or out of memory: right", "100 %", share, share == 1.0))
     return [*lines, ""]
@@ -270,7 +278,8 @@ def page(found: Predicted) -> str:
             lines += [
                 f"Fits or not: right for {told.right} of {told.runs} runs, for {told.out_of_memory_right} of"
                 f" {told.out_of_memory} that ran out of memory. {told.too_low:.0%} of the measured peaks were predicted"
-                f" more than {-TOO_LOW:.0%} too low.",
+                f" more than {-TOO_LOW:.0%} too low, {told.above_high:.1%} lie above the high end of the band. Fits or"
+                " not is foretold by the likely peak; plans are held against the high end.",
                 "",
             ]
     lines += ["## Not predicted", "", "| source | rows | why |", "| --- | --: | --- |"]

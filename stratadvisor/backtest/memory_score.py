@@ -57,13 +57,21 @@ class MemoryOutcome:
         return self.measured_bytes is not None and self.low_bytes <= self.measured_bytes <= self.high_bytes
 
     @property
+    def above_high(self) -> bool:
+        """Whether more was measured than the high end of the band, which decides whether a plan fits."""
+        return self.measured_bytes is not None and self.measured_bytes > self.high_bytes
+
+    @property
     def band(self) -> float:
         """High over low."""
         return self.high_bytes / self.low_bytes
 
     @property
     def verdict_right(self) -> bool | None:
-        """Whether fits or out of memory was foretold; None where the device's memory is unknown."""
+        """Whether fits or out of memory was foretold by the likely peak; None where the device's memory is unknown.
+
+        Plans are held against the high end instead: that errs to the safe side and is no forecast.
+        """
         if self.device_bytes is None:
             return None
         return (self.estimate.peak_bytes.likely <= self.device_bytes) == self.fitted
@@ -94,6 +102,8 @@ def _predict(row: Row) -> MemoryOutcome:
     layout = replace(layout_of(row, precision, devices, per_node), optimizer=optimizer)
     if layout.engine == "megatron" and framework_of(row).name == "megatron-deepspeed":
         layout = replace(layout, engine="deepspeed")  # whose optimizer and buffers it has
+    if layout.engine == "ddp" and row.text("source").startswith("deepspeedai/DeepSpeed"):
+        layout = replace(layout, engine="deepspeed")  # ZeRO switched off in its own tutorial: its fp16 optimizer is not
     device = device_of(row.text("gpu_model"))
     held = device_memory_bytes(row.text("gpu_model"), device)
     found = estimate(shape, layout, device_kind="cuda", ranks_per_node=per_node, device_memory_bytes=held)

@@ -43,6 +43,8 @@ class Verdicts:
     out_of_memory_right: int
     too_low: float
     """Share of measured peaks that were predicted more than 3 % too low."""
+    above_high: float
+    """Share of measured peaks above the high end of the band, by which a plan is judged to fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +113,5 @@ def verdicts(peaks: Iterable[MemoryOutcome]) -> Verdicts | None:
         out_of_memory=len(lost),
         out_of_memory_right=sum(p.verdict_right is True for p in lost),
         too_low=sum(p.error < TOO_LOW for p in measured) / len(measured) if measured else 0.0,
+        above_high=sum(p.above_high for p in measured) / len(measured) if measured else 0.0,
     )

@@ -54,12 +54,22 @@ def context_bytes(layout: Layout, device_kind: DeviceKind) -> float:
     return CUDA_CONTEXT_BYTES + kinds * NCCL_BYTES + (MEGATRON_BYTES if in_megatron(layout) else 0.0)
 
 
+def units_stay_whole(layout: Layout) -> bool:
+    """Return whether FSDP2's units stay gathered, and their gradients whole, through all micro-batches of a step.
+
+    In a pipeline torchtitan does not divide units again after forward (``reshard_after_forward`` off), and torch's
+    stages gather and reduce once a step (distributed/pipelining/stage.py, ``backward_maybe_with_nosync``).
+    """
+    return layout.engine == "fsdp2" and layout.pipeline_parallel_degree > 1
+
+
 def gathered_bytes(local: RankParameters, layout: Layout, recipe: Recipe, moment: Moment) -> float:
     """Return the whole parameters (and, in backward, their gradients) alive beside the shards.
 
     FSDP2: the root unit (embedding, head, final norm) stays whole from forward to the end of backward; beside it one
     layer in forward and two in backward (one ahead), and one layer's gradients in fp32 on the way to the
-    reduce-scatter. At the very end the root's gradients, and their fp32 copy.
+    reduce-scatter. At the very end the root's gradients, and their fp32 copy. In a pipeline all units of the stage
+    stay whole, and one layer's 16-bit gradients are added to those in fp32.
     ZeRO-3: two layers' worth and the one that runs, the limit that our DeepSpeed configuration sets, at least the
     root's larger half.
     Autocast: 16-bit copies of the weights of the products; with checkpointing only during forward.
@@ -70,6 +80,8 @@ def gathered_bytes(local: RankParameters, layout: Layout, recipe: Recipe, moment
     if layout.engine == "fsdp2":
         if moment == "done":
             return (e + 4) * local.root if full else 0.0
+        if units_stay_whole(layout):
+            return e * local.total + (e * layer if full and moment == "end" else 0.0)
         layers = layer if moment == "forward" else 2 * layer
         reducing = 4 * layer if full and moment == "end" else 0.0
         return e * (local.root + layers) + reducing

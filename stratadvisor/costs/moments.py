@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratadvisor.costs.activations import layer_bytes, micro_batches_in_flight
 from stratadvisor.costs.adapters import frozen_head_bytes, unpacked_bytes
-from stratadvisor.costs.buffers import bucket_bytes, gathered_bytes
+from stratadvisor.costs.buffers import bucket_bytes, gathered_bytes, units_stay_whole
 from stratadvisor.costs.held import Held
 from stratadvisor.costs.logits import score_bytes
 from stratadvisor.costs.parameters import ParameterCounts, RankParameters
@@ -37,7 +37,10 @@ def moments(
         held = micro_batches_in_flight(layout, stage)
         outputs = tokens * shape.hidden_size * kinds.residual if held > 1 else 0.0  # each waits for its gradient
         kept = held * (local.layers * kept + outputs)
-    before = states.gradients if _keeps_gradients(layout) else 0.0
+    gradients = states.gradients
+    if units_stay_whole(layout) and layout.method == "full":
+        gradients = kinds.gradient * local.total  # divided only when the last micro-batch has run backward
+    before = gradients if _keeps_gradients(layout) else 0.0
     ahead = gathered_bytes(local, layout, kinds, "forward")
     start = gathered_bytes(local, layout, kinds, "start")
     fixed = unpacked_bytes(counts, layout, kinds) + frozen_head_bytes(local, layout, kinds)
@@ -53,7 +56,7 @@ def moments(
         gradient_of_scores = tokens * shape.num_outputs * kinds.compute / layout.tensor_parallel_degree
         found["backward head"] = (before + head_gradient, kept, gradient_of_scores, at_loss + fixed, 0.0)
     early = before if before else kinds.gradient * head if layout.engine != "fsdp2" else kinds.compute * head
-    one_gradient = 0.0 if before else states.gradients * local.one_layer / max(1.0, local.total)
+    one_gradient = 0.0 if before else gradients * local.one_layer / max(1.0, local.total)
     found["backward start"] = (early, kept + working, 0.0, start + fixed, buckets)
     end = gathered_bytes(local, layout, kinds, "end")
     if local.layers > 1:
@@ -64,7 +67,7 @@ def moments(
     rest = local.one_layer + local.root - local.head
     share = 1.0 if before or not local.total else max(0.0, 1 - rest / local.total)
     last_layer = working + kept / max(1.0, local.layers)
-    found["backward end"] = (share * states.gradients, last_layer, 0.0, end + fixed, buckets)
+    found["backward end"] = (share * gradients, last_layer, 0.0, end + fixed, buckets)
     done = gathered_bytes(local, layout, kinds, "done")
     found["backward done"] = (states.gradients, 0.0, 0.0, done + fixed, buckets)
     if layout.engine == "local":

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from stratadvisor.catalog.sizes import shape_for_size
 from stratadvisor.costs.buffers import context_bytes, gathered_bytes, zero_bucket_elements
+from stratadvisor.costs.held import held
+from stratadvisor.costs.moments import moments
 from stratadvisor.costs.parameters import count_parameters, rank_parameters
 from stratadvisor.costs.states import recipe
 from stratadvisor.schema.layout import Layout
@@ -43,6 +45,42 @@ def test_fsdp2_gathers_one_layer_in_forward_and_two_in_backward_beside_the_root(
     assert gathered("forward", **plan) == pytest.approx(2 * (root + layer))
     assert gathered("start", **plan) == pytest.approx(2 * (root + 2 * layer))
     assert gathered("end", **plan) == pytest.approx(2 * (root + 2 * layer) + 4 * layer)
+
+
+def test_fsdp2_in_a_pipeline_keeps_the_whole_stage_gathered() -> None:
+    counts = count_parameters(shape_for_size(7e9))
+    plan = {
+        "engine": "fsdp2",
+        "sharding": "parameters",
+        "data_parallel_shard_degree": 8,
+        "pipeline_parallel_degree": 4,
+        "gradient_accumulation_steps": 8,
+    }
+    stage = counts.num_layers / 4 * counts.per_layer + counts.embedding  # the first: no head, no final norm
+    assert gathered("forward", **plan) == pytest.approx(2 * stage)
+    assert gathered("start", **plan) == pytest.approx(2 * stage)
+    assert gathered("end", **plan) == pytest.approx(2 * (stage + counts.per_layer))
+
+
+def test_fsdp2_in_a_pipeline_has_whole_fp32_gradients_until_the_step() -> None:
+    shape = shape_for_size(7e9)
+    counts = count_parameters(shape)
+    plan = Layout(
+        engine="fsdp2",
+        sharding="parameters",
+        data_parallel_shard_degree=8,
+        pipeline_parallel_degree=4,
+        gradient_accumulation_steps=8,
+        micro_batch_size=1,
+        sequence_length=512,
+    )
+    kinds, local = recipe(plan, counts), rank_parameters(counts, plan, 0)
+    states = held(counts, local, plan, kinds, server_share=1.0)
+    found = moments(shape, plan, counts, kinds, local, states, 0)
+    whole = 4 * (counts.num_layers / 4 * counts.per_layer + counts.embedding)
+    assert found["backward start"][0] == pytest.approx(whole)
+    assert found["backward end"][0] == pytest.approx(whole)
+    assert found["optimizer"][0] == pytest.approx(whole / 8)
 
 
 def test_more_kinds_of_process_groups_take_more_context() -> None:
