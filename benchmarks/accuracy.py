@@ -128,7 +128,7 @@ plans; FSDP in a pipeline keeps a stage's units and gradients whole from its fir
 `reshard_after_forward`, torch's `pipelining/stage.py`); the tutorial of DeepSpeed that runs out of memory has its fp16
 optimizer with ZeRO switched off.
 
-Known of peaks that are predicted too low: `fsdp-qlora-24gb` and others with Hugging Face's loss keep the returned fp32
+Known of peaks that are predicted too low: Hugging Face's loss of 2024 (`fsdp-qlora-24gb`) keeps the returned fp32
 scores and a shifted copy of them, which is not counted; its smallest runs hold more than the formulas know.
 """
 

@@ -46,7 +46,7 @@ SHAPE = ModelShape(
 MIXTURE = SHAPE.model_copy(update={"num_experts": 8, "num_experts_per_token": 2, "num_parameters": 10_000_000})
 ZERO3 = Layout(engine="deepspeed", data_parallel_shard_degree=8, sharding="parameters")
 FSDP = replace(ZERO3, engine="fsdp2")
-LOCAL = Layout(engine="local", data_parallel_replicate_degree=8, sync_interval_steps=8)
+LOCAL = Layout(engine="local", data_parallel_replicate_degree=8, sync_interval_steps=8, outer_optimizer=True)
 
 
 def states(layout: Layout, shape: ModelShape = SHAPE, share: float = 1.0) -> Held:
@@ -89,7 +89,7 @@ def test_local_steps_keep_the_common_weights_their_momentum_and_what_is_under_wa
     assert on_device(states(LOCAL)) == pytest.approx((4 * TOTAL, 4 * TOTAL, 16 * TOTAL, 12 * TOTAL))
     late = states(replace(LOCAL, exchange_delay_steps=2))
     assert on_device(late) == pytest.approx((4 * TOTAL, 4 * TOTAL, 24 * TOTAL, 12 * TOTAL))
-    group = states(replace(LOCAL, data_parallel_shard_degree=2))  # averages inside a group: no outer optimizer
+    group = states(replace(LOCAL, outer_optimizer=False))  # plain averaging
     assert on_device(group) == pytest.approx((4 * TOTAL, 4 * TOTAL, 8 * TOTAL, 8 * TOTAL))
 
 
