@@ -42,8 +42,8 @@ CONFIG = {
 TOML = """name = "c"
 inter_node = "100Gb/s"
 [[node]]
-hostname = "a"
 count = 2
+hostnames = ["a", "b"]
 gpus = "8xA100-80GB"
 """
 CSV_ROWS = ",".join(test_runs_csv.GOOD) + "\n" + ",".join(test_runs_csv.GOOD.values()) + "\n"
@@ -87,7 +87,7 @@ READERS: dict[str, tuple[str, tuple[object, ...], Callable[[], str]]] = {
     "Accelerate file": ("a.yaml", ("check", "a.yaml"), lambda: ACCELERATE),
     "rule file": (
         "o/rules/50_mine.toml",
-        ("rules", "check", "--overlay", "o"),
+        ("rules", "list", "--overlay", "o"),
         lambda: test_rules.RULE.format(setting='environment.MINE = "x"'),
     ),
 }
@@ -464,7 +464,7 @@ COMMANDS: dict[str, Callable[[str], tuple[str, tuple[object, ...]]]] = {
     "plan": lambda _: READERS["plan"][:2],
     "cluster_file": lambda _: READERS["cluster file"][:2],
     "model_config": lambda _: READERS["config.json"][:2],
-    "rule_file": lambda _: READERS["rule file"][:2],
+    "rule_file": lambda _: (READERS["rule file"][0], ("rules", "check", "--overlay", "o")),
     "runs_csv": lambda _: READERS["CSV of runs"][:2],
     "deepspeed_json": lambda _: READERS["DeepSpeed file"][:2],
     "accelerate_yaml": lambda _: READERS["Accelerate file"][:2],

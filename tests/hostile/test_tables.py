@@ -99,6 +99,12 @@ def test_a_part_of_the_inputs(tmp_path, trial):
     assert (outcome.wrong, outcome.outside) == ([], []), outcome.said[-2000:]
 
 
+@pytest.mark.parametrize("kind", inputs.READERS)
+def test_the_file_that_is_damaged_was_a_good_one(tmp_path, kind):
+    outcome = run(inputs.reading(kind, "good", inputs.READERS[kind][2]()), tmp_path)
+    assert (outcome.code, outcome.wrong) == (0, []), outcome.said
+
+
 def test_there_are_hundreds_of_inputs_and_no_two_are_one():
     assert len(ALL) >= 300
     twice = [key for key, number in Counter((t.kind, t.name) for t in ALL).items() if number > 1]
