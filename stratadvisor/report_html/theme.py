@@ -112,7 +112,7 @@ figure{padding:8px}.drawing{padding:2px}h1{font-size:1.4rem}}
 @media print{body{font-size:11px}nav{display:none}figure,.numbers>div{break-inside:avoid;background:none}
 details::details-content{content-visibility:visible;block-size:auto}summary{display:none}h2{break-after:avoid}
 .grid{display:block}figure{margin-bottom:14px}.scroll{overflow:visible}table{font-size:9px}
-th,td{min-width:0;overflow-wrap:anywhere}}
+th,td{min-width:0;overflow-wrap:anywhere}header th{white-space:nowrap;overflow-wrap:normal;font-size:10px}}
 """
 
 
