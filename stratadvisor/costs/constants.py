@@ -25,8 +25,8 @@ MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
 """Share of the dense peak that large products reach in training, clocks under load included (fit)."""
 
 GRAPHICS_WATTS_PER_FLOPS: dict[str, float] = {"ampere": 350 / 1.423e14, "ada": 450 / 3.303e14}
-"""What products with fp32 accumulation draw at the full rate and clock of the graphics chips (GA10x, AD10x): taken to be
-the power of the fastest GeForce card for the full rate of its units, half of which GeForce cards lock away. So these
+"""What products with fp32 accumulation draw at the full rate and clock of the graphics chips (GA10x, AD10x): taken to
+be the power of the fastest GeForce card for the full rate of its units, half of which GeForce cards lock away. So these
 never meet their limit, while workstation and server cards, with the same chip and less power, run slower."""
 HALF_DEPTH = 120.0
 HALF_DEPTH_FLOPS, HALF_DEPTH_EXPONENT = 3.12e14, 0.5

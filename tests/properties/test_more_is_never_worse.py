@@ -1,7 +1,7 @@
 """More memory, bandwidth or devices never makes the best predicted time worse; what fits keeps fitting.
 
 The best of all candidates is held exactly. The plan itself may be worse by what simplicity is worth, never more: a
-simpler candidate wins unless the other gains SIMPLICITY_GAIN, ties within TIE, a marginal fit
+simpler candidate wins unless the other gains its share (at most OTHER_PROGRAM_GAIN), ties within TIE, a marginal fit
 counts MARGINAL_GAIN more, and mixing node classes must gain MIXING_GAIN.
 """
 
@@ -18,15 +18,16 @@ from stratadvisor import pipeline
 from stratadvisor.derive.cluster import planning_cluster
 from stratadvisor.errors import NoFeasiblePlanError
 from stratadvisor.planner import enumerate_candidates
-from stratadvisor.planner.ranking import MARGINAL_GAIN, MIXING_GAIN, SIMPLICITY_GAIN, TIE
+from stratadvisor.planner.ranking import MARGINAL_GAIN, MIXING_GAIN, TIE
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate
 from stratadvisor.schema.workload import Workload
+from stratadvisor.strategies.worth import OTHER_PROGRAM_GAIN
 
 ROUNDING = 1 + 1e-9
 COMPILED = 0.8
 """Another program has to beat the compiled form of the own one, which spares at most a fifth of a step here."""
-PREFERENCE = (1 + TIE) * (1 + MARGINAL_GAIN) / (1 - MIXING_GAIN) / (1 - SIMPLICITY_GAIN) / COMPILED
+PREFERENCE = (1 + TIE) * (1 + MARGINAL_GAIN) / (1 - MIXING_GAIN) / (1 - OTHER_PROGRAM_GAIN) / COMPILED
 PIECES = [
     "1x8xA100-80GB",
     "2x8xA100-80GB",
