@@ -564,7 +564,7 @@ def run_config(
     data: Path | None = None,
     cluster: Path | None = None,
     time_limit_seconds: float = 1800.0,
-    stall_limit_seconds: float = 300.0,
+    stall_limit_seconds: float | None = None,
     allow_proxy: bool = True,
     accept_drift: bool = False,
     progress: Progress | None = None,

@@ -23,8 +23,13 @@ def run_config(
     ] = None,
     time_limit: Annotated[float, typer.Option("--time-limit", min=10, help="Seconds for one run, in all.")] = 1800.0,
     stall_limit: Annotated[
-        float, typer.Option("--stall-limit", min=5, help="Seconds without any sign of life before it counts as hung.")
-    ] = 300.0,
+        float | None,
+        typer.Option(
+            "--stall-limit",
+            min=5,
+            help="Seconds without a sign of life that mean a hang; default 300, or five steps if longer.",
+        ),
+    ] = None,
     tolerance: Annotated[
         float | None,
         typer.Option("--tolerance", min=1.0, help="End with code 9 if step time is off by more than this factor."),

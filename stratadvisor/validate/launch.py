@@ -35,13 +35,25 @@ _STALE = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
 """Variables of an outer launcher: a bundle started inside one must not join that job."""
 
 
+SHORTEST_STALL_SECONDS = 300.0
+"""Loading torch from a cold network file system takes minutes, without a word."""
+STALL_STEPS = 5.0
+"""A sign of life comes with every step; predictions are wrong by less than this factor."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """When to give up."""
 
     total_seconds: float = 1800.0
-    stall_seconds: float = 300.0
-    """Without a new line of output or metrics."""
+    stall_seconds: float | None = None
+    """Without a new line of output or metrics; None: as long as a few steps may take."""
+
+    def silence_seconds(self, step_seconds: float) -> float:
+        """Return how long a run may be silent whose steps take at most about ``step_seconds``."""
+        if self.stall_seconds is not None:
+            return self.stall_seconds
+        return max(SHORTEST_STALL_SECONDS, STALL_STEPS * step_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +170,7 @@ class _Run:
                 sizes, last_change = current, now
                 if self.on_progress is not None:
                     self.on_progress()
-            if now - last_change > self.limits.stall_seconds:
+            if now - last_change > self.limits.silence_seconds(0.0):
                 self.how = "stalled"
                 self.halted = _halted(self.process.pid)
                 break

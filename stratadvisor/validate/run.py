@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from stratadvisor.costs.energy import carbon_grams
-from stratadvisor.errors import StratadvisorError
+from stratadvisor.errors import StratadvisorError, UsageError
 from stratadvisor.schema.metrics import METRICS_NAME, RUN_FOLDER
 from stratadvisor.schema.plan import Plan
 from stratadvisor.schema.profile import ClusterProfile
 from stratadvisor.schema.validation import ValidationResult
+from stratadvisor.units import format_seconds
 from stratadvisor.validate.classify import classify
 from stratadvisor.validate.compare import comparisons, measure
 from stratadvisor.validate.launch import Ended, Limits, run_launcher
@@ -24,6 +27,27 @@ __all__ = ["Limits", "run_bundle"]
 
 LOG_NAME = "output.log"
 MAX_LOG_BYTES = 8 * 1024 * 1024
+FEWEST_STEPS = 2
+"""The first step is not counted."""
+
+
+def _limits(asked: Limits, plan: Plan, steps: int) -> Limits:
+    """Return when to give up on a plan's run.
+
+    Raises:
+        UsageError: not even the fastest that is predicted ends in time.
+
+    """
+    step = plan.predicted.step_seconds
+    if step.low * steps > asked.total_seconds:
+        enough = int(asked.total_seconds / step.high)
+        fewer = f"--steps {enough}, " if enough >= FEWEST_STEPS else ""
+        raise UsageError(
+            f"{steps} steps are predicted to take {format_seconds(step.low * steps)} or more, longer than the time"
+            f" limit of {format_seconds(asked.total_seconds)}",
+            hint=f"{fewer}--time-limit {math.ceil(steps * step.high)}, or a smaller model",
+        )
+    return replace(asked, stall_seconds=asked.silence_seconds(step.high))
 
 
 def run_bundle(
@@ -45,10 +69,9 @@ def run_bundle(
     run_directory = directory.resolve() / RUN_FOLDER
     if run_directory.is_symlink():
         raise StratadvisorError(f"{run_directory} is a symbolic link; it is not replaced")
+    chosen = _limits(limits or Limits(), plan, steps)
     with _alone(directory):
-        return _run(
-            directory, plan, profile, run_directory, steps, data, limits or Limits(), proxy, progress, environment
-        )
+        return _run(directory, plan, profile, run_directory, steps, data, chosen, proxy, progress, environment)
 
 
 @contextlib.contextmanager
