@@ -145,6 +145,8 @@ def read_plan(path: Path) -> Plan:
     if not path.exists():
         raise UsageError(f"there is no plan at {path}", hint="write one with stratadvisor recommend")
     data = parse_json(read_text(path, StratadvisorError), path, StratadvisorError)
+    if isinstance(data, dict) and "nodes" in data and "strategy" not in data:
+        raise UsageError(f"{path} is the profile of a cluster, not a plan", hint="give the folder that recommend wrote")
     _check_version(data, PLAN_SCHEMA_VERSION, path, StratadvisorError)
     return validate(Plan, data, path, StratadvisorError)
 

@@ -66,6 +66,11 @@ def _fitted(template: tuple[int, int, int, int, int, int], wanted: float) -> Blu
     return _blueprint(template, number, max(_STEP, round(width / _STEP) * _STEP))
 
 
+def _meant(num_parameters: float) -> str:
+    """Return the question whether billions were meant: nobody trains seven parameters."""
+    return f"{num_parameters:g}B? " if 0 < num_parameters <= 1000 else ""
+
+
 def shape_for_size(num_parameters: float) -> ModelShape:
     """Return a LLaMA-like shape of about that size, 1M to 20T; 7B gives the 32 layers of 4096 of LLaMA-7B.
 
@@ -77,7 +82,8 @@ def shape_for_size(num_parameters: float) -> ModelShape:
         size = format_count(num_parameters) if math.isfinite(num_parameters) else str(num_parameters)
         raise ModelError(
             f"no transformer shape is known for {size} parameters",
-            hint="sizes from 1M to 20T can be planned; give --model with a name or a config.json otherwise",
+            hint=f"{_meant(num_parameters)}sizes from 1M to 20T can be planned; give --model with a name or a config.json"
+            " otherwise",
         )
     fits = [(t, plan) for t in _TEMPLATES if (plan := _fitted(t, num_parameters)) is not None]
     template, plan = min(fits, key=lambda pair: abs(pair[1].num_layers / pair[0][0] - 1)) if fits else (None, None)

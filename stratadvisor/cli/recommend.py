@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from stratadvisor.lint.start import Start
     from stratadvisor.pipeline import Recommendation
     from stratadvisor.schema.comparison import Comparison
+    from stratadvisor.schema.plan import Plan
 
 HELP = (
     "Decide how to train a model on a cluster, explain it on one screen, write files that start."
@@ -117,6 +118,7 @@ def recommend(
     from stratadvisor.cli.at_hand import cluster_at_hand
     from stratadvisor.cli.console import echo_json, note, progress_line
     from stratadvisor.cli.versus import read_others, versus
+    from stratadvisor.errors import StratadvisorError
 
     overlays = pipeline.overlay_folders(tuple(overlay or ()))
     named = model_size is not None or model is not None
@@ -165,9 +167,13 @@ def recommend(
     targets = pipeline.choose_targets(result.plan, target, overlays=overlays)
     verdicts: tuple[tuple[str, str], ...] = ()
     if not no_write:
-        verdicts = pipeline.write_bundle(
-            result, output, force=force, overlays=overlays, source=cluster, targets=targets
-        )
+        try:
+            verdicts = pipeline.write_bundle(
+                result, output, force=force, overlays=overlays, source=cluster, targets=targets
+            )
+        except StratadvisorError:  # the answer is not lost with the files
+            _show_answer(result.plan, json_output=json_output)
+            raise
     for sentence in targets.refused:
         note(sentence)
     compared = None
@@ -183,6 +189,18 @@ def recommend(
 
     show_plan(result.plan, bundle=None if no_write else output, verdicts=verdicts)
     _show_further(result, start, compared, explain)
+
+
+def _show_answer(plan: Plan, *, json_output: bool) -> None:
+    """Print a plan whose files could not be written."""
+    from stratadvisor import store
+    from stratadvisor.cli.console import echo_json
+    from stratadvisor.report.plan import show_plan
+
+    if json_output:
+        echo_json(store.dump(plan))
+    else:
+        show_plan(plan, bundle=None, verdicts=())
 
 
 def _for_script(result: Recommendation, script: Path, output: Path) -> Recommendation:

@@ -178,3 +178,29 @@ def test_one_document_is_on_standard_output_with_json(capsys):
     assert run(["recommend", "--model-size", "1B", *GPUS, "--no-write", "--json", "--vs", "8xT4"]) == 0
     out = capsys.readouterr().out
     assert len(json.loads(out)["clusters"]) == 5
+
+
+def test_seven_means_seven_billion(capsys):
+    assert run(["recommend", "--model-size", "7", "--gpus", "8xA100-80GB", "--no-write"]) == 12
+    assert "7B? sizes from 1M" in capsys.readouterr().err
+
+
+def test_a_profile_in_the_place_of_a_plan_is_told(tmp_path, capsys):
+    profile = tmp_path / "cluster.json"
+    assert run(["recommend", "--model-size", "1B", "--gpus", "8xA100-80GB", "-o", str(tmp_path / "b")]) == 0
+    (tmp_path / "b" / "cluster.json").rename(profile)
+    capsys.readouterr()
+    assert run(["explain", str(profile)]) == 2
+    assert "is the profile of a cluster, not a plan" in capsys.readouterr().err
+
+
+def test_the_answer_is_printed_where_the_files_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    arguments = ["recommend", "--model-size", "1B", "--gpus", "8xA100-80GB", "-o", str(tmp_path / "file" / "bundle")]
+    code = run(arguments)
+    seen = capsys.readouterr()
+    assert code == 7
+    assert "whole run" in seen.out
+    assert str(tmp_path / "file") in seen.err
+    assert run([*arguments, "--json"]) == 7
+    assert json.loads(capsys.readouterr().out)["strategy"]

@@ -31,7 +31,8 @@ def test_a_run_that_cannot_end_in_time_is_not_started(tmp_path: Path, low: float
     profile = load_cluster(gpus="1x2xT4")
     assert profile is not None
     (tmp_path / "launch.sh").write_text("touch started\n")
-    with pytest.raises(UsageError, match="12 steps are predicted to take .* longer than the time limit of 30 min") as seen:
+    said = r"^12 steps are predicted to take .* longer than the time limit of 30 min"
+    with pytest.raises(UsageError, match=said) as seen:
         run_bundle(tmp_path, slow_plan(low, high), profile, steps=12)
     assert seen.value.hint == f"{fewer}--time-limit {12 * high:.0f}, or a smaller model"
     assert [path.name for path in tmp_path.iterdir()] == ["launch.sh"]
