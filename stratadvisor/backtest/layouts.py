@@ -57,6 +57,8 @@ def check_lengths(row: Row) -> None:
     """Raise NotExpressibleError where the sequences' real lengths are unknown."""
     if re.search(r"\bunpacked\b", row.text("note")):
         raise NotExpressibleError("sequences are padded by an amount that is not stated")
+    if row.count("seq_len") is None:
+        raise NotExpressibleError("the length of the sequences is not stated")
 
 
 def precision_of(row: Row) -> MixedPrecision:
@@ -119,7 +121,7 @@ def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) 
         whole_tensor_shards=row.text("shards") == "tensors",
         micro_batch_size=micro,
         gradient_accumulation_steps=accumulation,
-        sequence_length=row.count("seq_len") or 0,
+        sequence_length=row.count("seq_len") or 1,
         precision=precision,
         fp8_scaling=fp8_scaling_of(row, engine),
         activation_checkpointing=checkpointing,  # type: ignore[arg-type]  # checked above

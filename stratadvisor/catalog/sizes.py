@@ -82,8 +82,8 @@ def shape_for_size(num_parameters: float) -> ModelShape:
         size = format_count(num_parameters) if math.isfinite(num_parameters) else str(num_parameters)
         raise ModelError(
             f"no transformer shape is known for {size} parameters",
-            hint=f"{_meant(num_parameters)}sizes from 1M to 20T can be planned; give --model with a name or a config.json"
-            " otherwise",
+            hint=f"{_meant(num_parameters)}sizes from 1M to 20T can be planned; give --model with a name or a"
+            " config.json otherwise",
         )
     fits = [(t, plan) for t in _TEMPLATES if (plan := _fitted(t, num_parameters)) is not None]
     template, plan = min(fits, key=lambda pair: abs(pair[1].num_layers / pair[0][0] - 1)) if fits else (None, None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -118,11 +120,11 @@ def recommend(
     from stratadvisor.cli.at_hand import cluster_at_hand
     from stratadvisor.cli.console import echo_json, note, progress_line
     from stratadvisor.cli.versus import read_others, versus
-    from stratadvisor.errors import StratadvisorError
 
     overlays = pipeline.overlay_folders(tuple(overlay or ()))
-    named = model_size is not None or model is not None
-    shape = pipeline.resolve_model(model_size=model_size, model=model) if named else None
+    shape = None
+    if model_size is not None or model is not None:
+        shape = pipeline.resolve_model(model_size=model_size, model=model)
     profile = pipeline.load_cluster(cluster=cluster, gpus=gpus, inter_node=inter_node, intra_node=intra_node)
 
     others = read_others(vs or [])
@@ -167,13 +169,10 @@ def recommend(
     targets = pipeline.choose_targets(result.plan, target, overlays=overlays)
     verdicts: tuple[tuple[str, str], ...] = ()
     if not no_write:
-        try:
+        with _answer_kept(result.plan, json_output=json_output):
             verdicts = pipeline.write_bundle(
                 result, output, force=force, overlays=overlays, source=cluster, targets=targets
             )
-        except StratadvisorError:  # the answer is not lost with the files
-            _show_answer(result.plan, json_output=json_output)
-            raise
     for sentence in targets.refused:
         note(sentence)
     compared = None
@@ -191,16 +190,22 @@ def recommend(
     _show_further(result, start, compared, explain)
 
 
-def _show_answer(plan: Plan, *, json_output: bool) -> None:
-    """Print a plan whose files could not be written."""
+@contextmanager
+def _answer_kept(plan: Plan, *, json_output: bool) -> Iterator[None]:
+    """Print a plan whose files cannot be written: the answer is not lost with them."""
     from stratadvisor import store
     from stratadvisor.cli.console import echo_json
+    from stratadvisor.errors import StratadvisorError
     from stratadvisor.report.plan import show_plan
 
-    if json_output:
-        echo_json(store.dump(plan))
-    else:
-        show_plan(plan, bundle=None, verdicts=())
+    try:
+        yield
+    except StratadvisorError:
+        if json_output:
+            echo_json(store.dump(plan))
+        else:
+            show_plan(plan, bundle=None, verdicts=())
+        raise
 
 
 def _for_script(result: Recommendation, script: Path, output: Path) -> Recommendation:

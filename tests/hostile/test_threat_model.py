@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 from pathlib import Path
 
 import plan_examples
@@ -50,7 +51,7 @@ def test_checkpoints_of_the_runtime_are_read_as_tensors_only():
 
 
 def test_ssh_checks_host_keys_asks_nothing_and_takes_no_option_for_a_host():
-    asked = Asked(ssh=("ssh",), python="python3", arguments=("--only", "a b; id"), limit_seconds=1.0)
+    asked = Asked(ssh=("ssh",), python="/opt/a b; id/python", settings="{}")
     command = asked.command("-oProxyCommand=id")
     assert command[command.index("-oProxyCommand=id") - 1] == "--"
     options = " ".join(command[: command.index("--")])
@@ -59,7 +60,8 @@ def test_ssh_checks_host_keys_asks_nothing_and_takes_no_option_for_a_host():
     assert "BatchMode=yes" in options
     assert "-a" in command  # no agent is lent to the other side
     assert "-x" in command  # nor a display
-    assert "'\"'\"'a b; id'\"'\"'" in command[-1]  # one word, twice quoted
+    assert shlex.split(command[-1])[:2] == ["/opt/a b; id/python", "-m"]  # one word for the other side's shell
+    assert len(shlex.split(command[-1])) == 3  # what is measured goes through standard input
 
 
 @pytest.mark.parametrize("example", ["ddp_cpu", "diloco_cpu", "zero2_cpu"])

@@ -14,6 +14,7 @@ from stratadvisor.runtime.async_sgd import Remote
 from stratadvisor.runtime.config import LostError, parse
 from stratadvisor.runtime.distributed import Context
 from stratadvisor.runtime.parameter_server import Push
+from stratadvisor.runtime.telemetry import FIELDS
 from stratadvisor.runtime.transport import Address, LinkError, Listener, connect
 
 WEIGHTS = 5
@@ -102,7 +103,14 @@ def serve(listener: Listener, steps: int, *, pushes: int) -> None:
     link.send({"worker": hello["worker"], "shares": [4, 4], "groups": [0, 0]})
     assert link.receive() == {"ready": True}
     for number in range(pushes + 1):
-        header = {"stop": False, "num_weights": WEIGHTS, "steps": steps + number}
+        header = {
+            "stop": False,
+            "num_weights": WEIGHTS,
+            "steps": steps + number,
+            "local_steps": 1,
+            "round": 0.0,
+            "save": False,
+        }
         link.send(header, torch.full((WEIGHTS,), float(steps + number)))
         link.receive()
         link.receive_into(torch.empty(WEIGHTS))
@@ -112,7 +120,7 @@ def serve(listener: Listener, steps: int, *, pushes: int) -> None:
 def test_a_worker_connects_again_after_a_cut_and_goes_on_where_the_server_stands() -> None:
     listener = Listener("127.0.0.1")
     worker = remote(listener.address)
-    push = Push(worker=1, gradient=torch.ones(WEIGHTS), row=torch.zeros(8, dtype=torch.float64))
+    push = Push(worker=1, gradient=torch.ones(WEIGHTS), rows=torch.zeros(1, len(FIELDS), dtype=torch.float64))
 
     def two_connections() -> None:
         serve(listener, 7, pushes=1)
