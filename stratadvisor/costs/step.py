@@ -63,7 +63,7 @@ class _ClassTime:
         return sum(self.terms.values())
 
 
-MIN_CORES = 0.01
+MIN_SHARE = 0.01
 """Of a processor; less is no quota that anybody sets."""
 _SUB_CLUSTERS: Memo[Cluster] = Memo(4096)
 
@@ -208,9 +208,10 @@ def _engine_step_seconds(layout: Layout, node_class: NodeClass) -> float:
 
 def _host_slowness(node_class: NodeClass) -> float:
     """Return how much longer Python takes where a process gets less than a whole processor (a quota)."""
-    if node_class.cpu_cores is None:
-        return 1.0
-    return 1 / min(1.0, max(MIN_CORES, node_class.cpu_cores / node_class.devices_per_node))
+    share = min(1.0, node_class.processor_share)
+    if node_class.cpu_cores is not None:
+        share = min(share, node_class.cpu_cores / node_class.devices_per_node)
+    return 1 / max(MIN_SHARE, share)
 
 
 def _calibration(cluster: Cluster, node_class: NodeClass, strategy: str) -> float | None:

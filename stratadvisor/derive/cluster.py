@@ -7,7 +7,7 @@ planned with the speed of its median node and the memory of its tightest one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from stratadvisor.catalog import devices as device_catalog
@@ -82,7 +82,9 @@ def planning_view(profile: ClusterProfile) -> PlanningView:
     sweeps = {s: best_sweep(profile, s) for s in ("intra_node", "inter_node")}
     backend = "gloo" if any(d.kind == "cpu" for n in nodes for d in n.devices) else "nccl"
     groups = _group(nodes)
-    classes = tuple(_node_class(group, groups, sweeps["intra_node"], backend, assumptions) for group in groups)
+    classes = _with_processor_shares(
+        tuple(_node_class(group, groups, sweeps["intra_node"], backend, assumptions) for group in groups)
+    )
     inter, inter_origin = _inter_node_rate(nodes, sweeps["inter_node"], assumptions)
     inter_sweep, intra_sweep = sweeps["inter_node"], sweeps["intra_node"]
     latency = NCCL_INTER_LATENCY_SECONDS if backend == "nccl" else GLOO_INTER_LATENCY_SECONDS
@@ -106,6 +108,24 @@ def planning_view(profile: ClusterProfile) -> PlanningView:
     )
     members = {c.name: tuple(n.profile for n in group) for c, group in zip(classes, groups, strict=True)}
     return PlanningView(cluster=cluster, assumptions=tuple(assumptions), warnings=tuple(warnings), members=members)
+
+
+def _with_processor_shares(classes: tuple[NodeClass, ...]) -> tuple[NodeClass, ...]:
+    """Return the classes with what ranks on processors get of them.
+
+    Where the same processor multiplies at half the rate, something else has half of its time (a quota of another
+    container, a neighbour), and everything that runs on it takes twice as long, not only products.
+    """
+    best: dict[str, float] = {}
+    for c in classes:
+        if c.device.kind == "cpu" and (rate := c.device.measured_flops_per_second.get("fp32")) is not None:
+            best[c.device.name] = max(rate, best.get(c.device.name, 0.0))
+    return tuple(
+        replace(c, processor_share=c.device.measured_flops_per_second["fp32"] / best[c.device.name])
+        if c.device.kind == "cpu" and "fp32" in c.device.measured_flops_per_second
+        else c
+        for c in classes
+    )
 
 
 def _kind_of(device: DeviceProfile) -> tuple[str, int | None]:

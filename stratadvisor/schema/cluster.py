@@ -60,6 +60,8 @@ class NodeClass:
     network_bytes_per_second: float | None
     """What a node can send to others, one direction; None when unknown."""
     cpu_cores: float | None
+    processor_share: float = 1.0
+    """What a process gets of a processor, as seen on the fastest node with the same one; 1 where nothing says less."""
     host_memory_bytes: float | None
     """Available to training on one node."""
     host_memory_bandwidth_bytes_per_second: float | None = None
