@@ -98,8 +98,14 @@ def measure(case: Case, tasks: Sequence[Task], settings: Settings) -> None:
 
 
 def _note_choices(case: Case, task: Task, found: list[plans.Choice], settings: Settings) -> None:
-    """Write what was chosen, in the place of earlier lines of the same cluster and task."""
-    kept = [c for c in records.read(settings.choices) if (c["cluster"], c["task"]) != (case.name, task.name)]
+    """Write what was chosen; what an earlier version chose stays a rival, without its roles."""
+    keys = {choice.key for choice in found}
+    kept = []
+    for line in records.read(settings.choices):
+        if (line["cluster"], line["task"]) != (case.name, task.name):
+            kept.append(line)
+        elif line["key"] not in keys:
+            kept.append({**line, "roles": ""})
     for choice in found:
         predicted = choice.plan.predicted
         planned = task.total_steps
@@ -133,6 +139,8 @@ def _run_if_missing(
 ) -> None:
     done = [r for r in records.read(settings.runs) if (r["cluster"], r["task"]) == (case.name, task.name)]
     own = [r for r in done if r["key"] == choice.key]
+    if not choice.roles and any(r["label"] == choice.label and r["key"] != choice.key for r in done):
+        return  # an earlier version's differs in a detail and has been run
     if any(int(r["repeat"]) == repeat or r["reason"] in ("too slow", "not reached") for r in own):
         return
     best = min((float(r["seconds"]) for r in done if r["seconds"]), default=None)
