@@ -106,6 +106,8 @@ class Server:
             local_steps=self._local_steps,
             on_applied=self._note,
         )
+        self._pending: list[tuple[int, torch.Tensor]] = []
+        """Steps of workers that fill no step of the run yet."""
         if found is not None:
             loaded(self._load, found[0])
         elif not options.resume:
@@ -116,7 +118,6 @@ class Server:
             self._delays = delays.open("a" if found is not None else "w", encoding="utf-8")
         except OSError as problem:
             raise TrainingError(f"{delays} cannot be written: {problem.strerror}") from None
-        self._pending: list[tuple[int, torch.Tensor]] = []
         self._own_seconds = [0.0] * self.num_workers
         self._joules = torch.full((self.num_workers, 2), math.nan, dtype=torch.float64)
         self._saved_round = self._reported = self.core.applied // self.num_workers
@@ -360,6 +361,8 @@ class Server:
             "applied": self.core.applied,
             "version": self.core.version,
             "steps_taken": self.steps_taken,
+            "pending_workers": torch.tensor([worker for worker, _ in self._pending], dtype=torch.long),
+            "pending_rows": torch.stack([row for _, row in self._pending]) if self._pending else torch.empty(0),
         }
         batches = torch.tensor(self.engine.context.batch_of_rank)
         position = Position(self._reported, int((self.steps_taken * batches).sum()))
@@ -375,3 +378,4 @@ class Server:
         self.optimizer.load_state_dict(state["optimizer"])
         self.core.restore(state["applied"], state["version"], state["mean_square"])
         self.steps_taken = state["steps_taken"]
+        self._pending = list(zip(state["pending_workers"].tolist(), state["pending_rows"], strict=True))
