@@ -208,6 +208,11 @@ def _method() -> list[str]:
         " fits whole, which adds communication to DDP's; FSDP2 took 1.6 to 3 times DDP's time where it was tried.",
         "- Order: all choices once, then all again from another start. What took more than 1.6 times the best is not"
         " repeated.",
+        "- What was changed with results of clusters without a star in sight: DiLoCo is offered from 30 exchanges on,"
+        " and its beginning in lockstep is paid for; stale gradients cost 15% more steps for each doubling of their age"
+        " (they cost 3% before); everything that runs on a processor takes longer where the same processor multiplies"
+        " more slowly, not only products. Recommendations are those of the last version, on profiles as they were first"
+        " probed; what earlier versions chose stays as a rival.",
         "- Runs of some 50 steps say little about methods that meet rarely or average over long times: of DiLoCo they"
         " see a handful of exchanges.",
         "",
