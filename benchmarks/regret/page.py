@@ -118,6 +118,12 @@ def _contests(lines: list[dict[str, str]]) -> list[str]:
             first = middle if first is None else first
             cells += [f"{middle:.2f}", f"{times[0]:.2f} to {times[-1]:.2f}", f"{steps:g}", f"{each:.3f}"]
             rows.append(f"| {' | '.join(cells)} | {middle / first:.2f} |")
+    rows += [
+        "",
+        "DiLoCo takes more steps than DDP; it wins by what it does not send. Asynchronous SGD waits for nobody and"
+        " loses more by stale gradients than that is worth, with delay compensation and AdamW more than without. The"
+        " planner charges for staleness accordingly; `settings.delay_compensation = 0` turns compensation off.",
+    ]
     return [*rows, ""]
 
 
