@@ -59,19 +59,6 @@ def test_every_key_is_one_that_ludwig_reads(name):
         assert set(feature["preprocessing"]) <= set(LISTED["features.preprocessing"])
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_ludwigs_own_parser_reads_the_plan(name, tmp_path):
-    base = pytest.importorskip("ludwig.schema.model_types.base")
-    transformers = pytest.importorskip("transformers")
-    transformers.LlamaConfig(num_hidden_layers=1, hidden_size=64, num_attention_heads=4).save_pretrained(tmp_path)
-    trainer = base.ModelConfig.from_dict(config(name) | {"base_model": str(tmp_path)}).trainer
-    batch = PLANS[name].batch
-    assert (trainer.batch_size, trainer.gradient_accumulation_steps) == (
-        batch.micro_batch_size,
-        batch.gradient_accumulation_steps,
-    )
-
-
 def test_the_numbers_are_the_plans():
     trainer = config("qlora")["trainer"]
     # 5000 steps of 16 micro-batches
