@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 from stratadvisor import plain, units
@@ -22,11 +24,16 @@ from stratadvisor.store import read_plan, read_profile
 
 Target = Callable[[bytes], None]
 REFUSED = (StratadvisorError, training.ConfigError)
-_FOLDER = tempfile.TemporaryDirectory(prefix="fuzz-")
+
+
+@lru_cache(maxsize=None)
+def _folder(_pid: int) -> tempfile.TemporaryDirectory[str]:
+    """Return a process's own folder: a forked one must neither write into its parent's nor remove it."""
+    return tempfile.TemporaryDirectory(prefix="fuzz-")
 
 
 def _file(data: bytes, name: str) -> Path:
-    path = Path(_FOLDER.name) / name
+    path = Path(_folder(os.getpid()).name) / name
     path.write_bytes(data)
     return path
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import random
@@ -488,7 +487,6 @@ def corpus() -> Iterator[Trial]:
 def _attempt(name: str, data: bytes, _: Path) -> None:
     from fuzz import targets
 
-    importlib.reload(targets)  # it makes its folder when it is imported: here, that is the trial's own
     targets.attempt(name, data)
 
 
