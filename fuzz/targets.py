@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from stratadvisor import plain, units
@@ -26,7 +26,7 @@ Target = Callable[[bytes], None]
 REFUSED = (StratadvisorError, training.ConfigError)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _folder(_pid: int) -> tempfile.TemporaryDirectory[str]:
     """Return a process's own folder: a forked one must neither write into its parent's nor remove it."""
     return tempfile.TemporaryDirectory(prefix="fuzz-")
