@@ -116,15 +116,13 @@ def _with_processor_shares(classes: tuple[NodeClass, ...]) -> tuple[NodeClass, .
     Where the same processor multiplies at half the rate, something else has half of its time (a quota of another
     container, a neighbour), and everything that runs on it takes twice as long, not only products.
     """
+    rates = [c.device.measured_flops_per_second.get("fp32") if c.device.kind == "cpu" else None for c in classes]
     best: dict[str, float] = {}
-    for c in classes:
-        if c.device.kind == "cpu" and (rate := c.device.measured_flops_per_second.get("fp32")) is not None:
-            best[c.device.name] = max(rate, best.get(c.device.name, 0.0))
+    for c, rate in zip(classes, rates, strict=True):
+        best[c.device.name] = max(rate or 0.0, best.get(c.device.name, 0.0))
     return tuple(
-        replace(c, processor_share=c.device.measured_flops_per_second["fp32"] / best[c.device.name])
-        if c.device.kind == "cpu" and "fp32" in c.device.measured_flops_per_second
-        else c
-        for c in classes
+        c if rate is None else replace(c, processor_share=rate / best[c.device.name])
+        for c, rate in zip(classes, rates, strict=True)
     )
 
 

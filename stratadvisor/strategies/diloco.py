@@ -11,14 +11,14 @@ from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.base import Strategy
 from stratadvisor.strategies.local import (
     FEWEST_OUTER_STEPS,
-    alike_nodes,
     exact_only,
     explore_intervals,
+    replicas_layout,
     sites,
     whole_replicas,
 )
 from stratadvisor.strategies.selections import spanning
-from stratadvisor.strategies.site import Site, layout_for
+from stratadvisor.strategies.site import Site
 
 USUAL_INTERVALS = (30, 100)
 """Published runs lie between 30 and 500 (arXiv:2311.08105, arXiv:2412.01152)."""
@@ -59,11 +59,7 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
 
 
 def _layout(at: Site) -> Layout:
-    """Return replicas that are whole nodes where nodes are alike: fewer lose less, and links inside are fast."""
-    replicas, inside = at.cluster.num_devices, 1
-    if alike_nodes(at.cluster):
-        replicas, inside = at.cluster.num_nodes, at.cluster.classes[0].devices_per_node
-    return replace(layout_for(at, "local", replicate=replicas, shard=inside), outer_optimizer=True)
+    return replace(replicas_layout(at), outer_optimizer=True)
 
 
 DILOCO = Strategy(

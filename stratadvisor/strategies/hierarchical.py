@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stratadvisor.schema.cluster import Cluster
-from stratadvisor.schema.layout import Candidate, Layout
+from stratadvisor.schema.layout import Candidate
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.base import Strategy
-from stratadvisor.strategies.local import alike_nodes, exact_only, explore_intervals, sites, whole_replicas
+from stratadvisor.strategies.local import (
+    alike_nodes,
+    exact_only,
+    explore_intervals,
+    replicas_layout,
+    sites,
+    whole_replicas,
+)
 from stratadvisor.strategies.selections import spanning
-from stratadvisor.strategies.site import Site, layout_for
 
 USUAL_INTERVALS = (4, 8)
 SHORTEST, LARGEST = 2, 32
@@ -29,12 +35,12 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
     if exact_only(workload) or not whole_replicas(cluster, workload):
         return
     for selection in spanning(cluster):
-        for at, batch, by_speed in sites("hierarchical", selection, workload, _layout):
+        for at, batch, by_speed in sites("hierarchical", selection, workload, replicas_layout):
             if not alike_nodes(at.cluster):
                 continue  # with one device a node nothing is exact: that is DiLoCo's plain cousin, and DiLoCo is better
             yield from explore_intervals(
                 at,
-                _layout(at),
+                replicas_layout(at),
                 batch,
                 by_speed=by_speed,
                 kind="hierarchical",
@@ -45,14 +51,6 @@ def candidates(cluster: Cluster, workload: Workload) -> Iterator[Candidate]:
                 settings={},
                 longest_delay=LONGEST_DELAY,
             )
-
-
-def _layout(at: Site) -> Layout:
-    """Return groups of one node that average gradients in every step; the groups meet at intervals."""
-    if not alike_nodes(at.cluster):
-        return layout_for(at, "local", replicate=at.cluster.num_devices)
-    per_node = at.cluster.classes[0].devices_per_node
-    return layout_for(at, "local", replicate=at.cluster.num_nodes, shard=per_node)
 
 
 HIERARCHICAL = Strategy(

@@ -14,7 +14,7 @@ from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.common import explore, run_steps, timed, with_checkpointing
 from stratadvisor.strategies.intervals import EXCHANGE_SHARE, intervals, solved_interval
 from stratadvisor.strategies.selections import Selection
-from stratadvisor.strategies.site import Site, shared_batch, sharing_site, site
+from stratadvisor.strategies.site import Site, layout_for, shared_batch, sharing_site, site
 from stratadvisor.strategies.uneven import explore_replicas, wants_unequal_shares
 from stratadvisor.units import format_seconds
 
@@ -48,6 +48,17 @@ def alike_nodes(cluster: Cluster) -> bool:
     """Whether there are several nodes with equally many devices, more than one: a node can then be a replica."""
     per_node = {c.devices_per_node for c in cluster.classes}
     return cluster.num_nodes > 1 and len(per_node) == 1 and per_node.pop() > 1
+
+
+def replicas_layout(at: Site) -> Layout:
+    """Return replicas that are whole nodes, exact inside, where nodes are alike; else every device is one.
+
+    Fewer replicas lose less, and links inside a node are fast.
+    """
+    replicas, inside = at.cluster.num_devices, 1
+    if alike_nodes(at.cluster):
+        replicas, inside = at.cluster.num_nodes, at.cluster.classes[0].devices_per_node
+    return layout_for(at, "local", replicate=replicas, shard=inside)
 
 
 def explore_intervals(

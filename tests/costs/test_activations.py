@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from small_model import SMALL
 
 from stratadvisor.costs.activations import LayerBytes, layer_bytes, micro_batches_in_flight
 from stratadvisor.costs.parameters import count_parameters
@@ -13,20 +14,7 @@ from stratadvisor.costs.states import recipe
 from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
 
-# 8 query heads of 16 over a residual stream of 128, 4 key heads, an MLP of 320
-LLAMA = ModelShape(
-    name="small",
-    source="made for tests",
-    num_parameters=10_000_000,
-    num_active_parameters=10_000_000,
-    num_layers=4,
-    hidden_size=128,
-    num_attention_heads=8,
-    num_key_value_heads=4,
-    head_dim=16,
-    ffn_hidden_size=320,
-    vocab_size=1000,
-)
+LLAMA = SMALL
 GPT = LLAMA.model_copy(update={"gated_mlp": False, "learned_positions": True, "norm_bias": True})
 SHARDED = Layout(engine="fsdp2", sharding="parameters", data_parallel_shard_degree=2, micro_batch_size=2)
 HALF, SINGLE = 2, 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from small_model import SMALL
 
 from stratadvisor.costs.activations import layer_bytes, norm_extra_bytes
 from stratadvisor.costs.buffers import (
@@ -34,19 +35,7 @@ from stratadvisor.costs.states import Recipe, recipe
 from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
 
-SHAPE = ModelShape(
-    name="small",
-    source="made for tests",
-    num_parameters=10_000_000,
-    num_active_parameters=10_000_000,
-    num_layers=4,
-    hidden_size=128,
-    num_attention_heads=8,
-    num_key_value_heads=4,
-    head_dim=16,
-    ffn_hidden_size=320,
-    vocab_size=1000,
-)
+SHAPE = SMALL
 MODULE = ModelShape(
     name="m",
     family="module",
