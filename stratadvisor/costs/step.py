@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from stratadvisor.costs import constants as fitted
+from stratadvisor.costs.changing import Waiting, lockstep_seconds, within
 from stratadvisor.costs.collectives import (
     Group,
     all_reduce_seconds,
@@ -106,6 +107,8 @@ def estimate_step(
         moved = Traffic() if single_device else _moved(shape, layout, used, placement, compression)
         times = [_class_time(shape, layout, used, w, placement, moved, strategy) for w in work]
         chosen = max(times, key=lambda t: t.total)
+        if not single_device:
+            chosen.terms["straggler"] += _waiting(chosen.total, times, layout, work)
         if layout.engine == "local":
             _add_exchange(chosen, shape, layout, used, placement, compression)
     assumptions = dict.fromkeys(chosen.assumptions)
@@ -113,7 +116,7 @@ def estimate_step(
     assumptions.update(dict.fromkeys(assumed_network))
     likely = chosen.total
     width = relative_width(chosen.basis, chosen.exposed / likely, assumed=bool(assumed_network), cluster=used)
-    width += fitted.SPAN_PER_VARIATION * max(w.node_class.speed_variation or 0.0 for w in work)
+    width += fitted.SPAN_PER_VARIATION * max(_noise(w.node_class) or 0.0 for w in work)
     sequences = _sequences(layout, work)
     return TimeEstimate(
         terms_seconds=chosen.terms,
@@ -231,13 +234,45 @@ def _exposed_offload(per_step: float, per_micro_batch: float, compute: ComputeTi
     return per_step + count * max(0.0, per_micro_batch - hidden)
 
 
+def _noise(node_class: NodeClass) -> float | None:
+    """Return the coefficient of variation from step to step; None when not known."""
+    if node_class.speed_variation is None:
+        return None
+    return within(node_class.speed_variation, node_class.speed_levels)
+
+
 def _straggler(compute: float, node_class: NodeClass, layout: Layout, placement: Placement) -> float:
     """Return how far the last of n ranks is behind the mean: sigma sqrt(2 ln n), over sqrt(H) with H free steps."""
-    variation = node_class.speed_variation
+    variation = _noise(node_class)
     if variation is None or placement.num_ranks < 2 or layout.engine == "async":
         return 0.0
     steps = layout.sync_interval_steps if layout.engine == "local" else 1
     return compute * variation * math.sqrt(2 * math.log(placement.num_ranks) / steps)
+
+
+CONSTANT_TERMS = ("tensor_parallel", "exposed_communication", "offload", "data_wait")
+"""What takes no longer while a device is slow."""
+
+
+def _waiting(longest: float, times: list[_ClassTime], layout: Layout, work: tuple[ClassWork, ...]) -> float:
+    """Return by how much a step is longer than ``longest``, its slowest rank's, since speeds change in phases."""
+    if not any(w.node_class.speed_levels for w in work):
+        return 0.0
+    used = layout.world_size / sum(w.node_class.num_devices for w in work)
+    classes = []
+    for time, w in zip(times, work, strict=True):
+        constant = sum(time.terms[name] for name in CONSTANT_TERMS)
+        classes.append(
+            Waiting(
+                num_nodes=max(1, round(w.node_class.num_nodes * used)),
+                changing_seconds=time.total - constant,
+                constant_seconds=constant,
+                levels=w.node_class.speed_levels,
+                phase_seconds=w.node_class.speed_phase_seconds,
+            )
+        )
+    free = layout.sync_interval_steps if layout.engine == "local" else 1
+    return max(0.0, lockstep_seconds(classes, free) - longest)
 
 
 def _data_wait(node_class: NodeClass, work: ClassWork, step: float) -> float:

@@ -1,8 +1,9 @@
 """Profile -> planning view: alike nodes become one class, unknowns stay None, every value keeps its origin.
 
 Nodes are alike when they have as many devices of the same name and memory and, where it was measured, speeds within
-``SPEED_GAP`` of each other, or within what they vary by, and measured connections to others of a like rate. A class is
-planned with the speed of its median node and the memory of its tightest one.
+``SPEED_GAP`` of each other, or within what they vary by, speeds that all change in phases or all do not, and measured
+connections to others of a like rate. A class is planned with the speed of its median node and the memory of its
+tightest one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from stratadvisor.costs.constants import PCIE_COLLECTIVE_SHARE
 from stratadvisor.derive.drivers import peer_access_defect
 from stratadvisor.schema.base import Origin, Reading
 from stratadvisor.schema.cluster import Cluster, Device, NodeClass
-from stratadvisor.schema.profile import ClusterProfile, CollectiveSweep, DeviceProfile, NicProfile, NodeProfile
+from stratadvisor.schema.profile import (
+    ClusterProfile,
+    CollectiveSweep,
+    DeviceProfile,
+    NicProfile,
+    NodeProfile,
+    SpeedOverTime,
+)
 
 SPEED_GAP = 0.07
 """Neighbours in sorted speed further apart than this start a new class; probes of one card repeat within 2 to 5 %."""
@@ -49,6 +57,7 @@ class _Node:
     devices: tuple[DeviceProfile, ...]
     kinds: frozenset[tuple[str, int | None]]
     speed: float | None
+    over_time: SpeedOverTime | None
 
 
 def planning_cluster(profile: ClusterProfile) -> Cluster:
@@ -78,7 +87,8 @@ def planning_view(profile: ClusterProfile) -> PlanningView:
                 f"{node.hostname} mixes devices ({names}); it is planned as if all were its weakest one:"
                 " start separate jobs, or hide some with CUDA_VISIBLE_DEVICES, to use them fully"
             )
-        nodes.append(_Node(node, usable, kinds, _slowest_speed(usable)))
+        nodes.append(_Node(node, usable, kinds, _slowest_speed(usable), _least_steady(usable)))
+    warnings += _changing(nodes)
     sweeps = {s: best_sweep(profile, s) for s in ("intra_node", "inter_node")}
     backend = "gloo" if any(d.kind == "cpu" for n in nodes for d in n.devices) else "nccl"
     groups = _group(nodes)
@@ -108,6 +118,30 @@ def planning_view(profile: ClusterProfile) -> PlanningView:
     )
     members = {c.name: tuple(n.profile for n in group) for c, group in zip(classes, groups, strict=True)}
     return PlanningView(cluster=cluster, assumptions=tuple(assumptions), warnings=tuple(warnings), members=members)
+
+
+MOST_NAMED = 8
+
+
+def _changing(nodes: list[_Node]) -> list[str]:
+    """Return a line for each of the first nodes whose speed changes, and what is assumed of several."""
+    changing = [(n.profile.hostname, n.over_time) for n in nodes if n.over_time is not None]
+    said = [f"{name} {over.in_words}; plans take it to go on" for name, over in changing[:MOST_NAMED]]
+    if len(changing) > MOST_NAMED:
+        said.append(f"the speed of {len(changing) - MOST_NAMED} more nodes changes like this")
+    if len(changing) > 1:
+        said.append("nodes whose speed changes are taken to do so independently of each other")
+    return said
+
+
+def _least_steady(devices: tuple[DeviceProfile, ...]) -> SpeedOverTime | None:
+    """Return how the speed of the device changes whose slowest level is lowest; None where all are steady."""
+    found = [d.speed_over_time for d in devices if d.speed_over_time is not None]
+    return min(found, key=_lowest, default=None)
+
+
+def _lowest(over: SpeedOverTime) -> float:
+    return min(level.relative_speed for level in over.levels)
 
 
 def _with_processor_shares(classes: tuple[NodeClass, ...]) -> tuple[NodeClass, ...]:
@@ -145,7 +179,7 @@ def _group(nodes: list[_Node]) -> list[list[_Node]]:
     """Return alike nodes together, in order of first appearance."""
     by_kind: dict[object, list[_Node]] = {}
     for node in nodes:
-        key = (node.kinds, len(node.devices), _declared_rates(node.profile))
+        key = (node.kinds, len(node.devices), _declared_rates(node.profile), node.over_time is None)
         by_kind.setdefault(key, []).append(node)
     groups: list[list[_Node]] = []
     for alike in by_kind.values():
@@ -306,6 +340,8 @@ def _node_class(
     )
     shm, origins["shared_memory_bytes"] = _tightest([n.profile.host_memory.shared_memory_free_bytes for n in group])
     variation, origins["speed_variation"] = _middle([n.profile.speed_variation for n in group])
+    changing = sorted((n.over_time for n in group if n.over_time is not None), key=_lowest)
+    usual = changing[len(changing) // 2] if changing else None
     reads = [s.read_bytes_per_second for n in group for s in n.profile.storage]
     storage, origins["storage_read_bytes_per_second"] = _tightest(reads)
     item, origins["data_item_seconds"] = _middle([n.profile.data_feed.item_seconds for n in group])
@@ -323,6 +359,8 @@ def _node_class(
         shared_memory_bytes=shm,
         nvlink=nvlink,
         speed_variation=variation,
+        speed_levels=() if usual is None else usual.shares,
+        speed_phase_seconds=0.0 if usual is None else usual.phase_seconds,
         storage_read_bytes_per_second=storage,
         data_item_seconds=item,
         hostnames=tuple(n.profile.hostname for n in group) if first.count == 1 else (),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from stratadvisor.costs.changing import Waiting, lockstep_seconds, within
 from stratadvisor.derive.context import Context, fastest, known, spec, unknown, worst_origin
 from stratadvisor.derive.interconnect_facts import inter_node
 from stratadvisor.schema.facts import Fact
@@ -43,7 +44,8 @@ SPECS = (
         "sync.straggler_slowdown",
         "number",
         "ratio",
-        "expected time of the slowest of n devices over the mean, 1 + variation x sqrt(2 ln n)",
+        "expected time of the slowest of n devices over the mean: 1 + variation x sqrt(2 ln n), times what waiting for"
+        " nodes costs whose speed changes in phases",
     ),
     spec(
         "async.expected_staleness_steps",
@@ -136,11 +138,21 @@ def _bus_bandwidth(context: Context) -> tuple[Fact, str]:
 
 
 def _straggler(context: Context) -> Fact:
-    name = "sync.straggler_slowdown"
-    found = [c.speed_variation for c in context.cluster.classes if c.speed_variation is not None]
-    if context.cluster.num_devices < 2:
+    name, cluster = "sync.straggler_slowdown", context.cluster
+    found = [within(c.speed_variation, c.speed_levels) for c in cluster.classes if c.speed_variation is not None]
+    if cluster.num_devices < 2:
         return unknown(name, "one device waits for nobody")
     if not found:
         return unknown(name, "speed over time was not measured")
-    slowdown = 1 + max(found) * math.sqrt(2 * math.log(context.cluster.num_devices))
-    return known(name, slowdown, "estimated", f"variation {max(found):.3g} over {context.cluster.num_devices} devices")
+    slowdown = 1 + max(found) * math.sqrt(2 * math.log(cluster.num_devices))
+    detail = f"variation {max(found):.3g} over {cluster.num_devices} devices"
+    if any(c.speed_levels for c in cluster.classes):
+        phases = lockstep_seconds(
+            [
+                Waiting(num_nodes=c.num_nodes, changing_seconds=1.0, constant_seconds=0.0, levels=c.speed_levels)
+                for c in cluster.classes
+            ]
+        )
+        slowdown *= phases
+        detail += f", times {phases:.3g} for phases in which a node is slower than its mean"
+    return known(name, slowdown, "estimated", detail)

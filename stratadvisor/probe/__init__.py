@@ -52,6 +52,13 @@ PROBES: dict[str, Probe] = {
         limit_seconds=20,
         budget_seconds=4.0,
     ),
+    "stability": Probe(
+        title="steadiness",
+        target="stratadvisor.probe.stability:measure",
+        requires=_DEVICES,
+        limit_seconds=20,
+        budget_seconds=6.0,
+    ),
     "collectives": Probe(
         title="all-reduce",
         target="stratadvisor.probe.collectives:measure",
@@ -90,13 +97,6 @@ PROBES: dict[str, Probe] = {
     ),
     "storage": Probe(
         title="storage", target="stratadvisor.probe.storage:measure", limit_seconds=15, budget_seconds=2.5
-    ),
-    "stability": Probe(
-        title="steadiness",
-        target="stratadvisor.probe.stability:measure",
-        requires=_DEVICES,
-        limit_seconds=12,
-        budget_seconds=2.5,
     ),
 }
 """Name -> sub-probe, in run order: what is least needed comes last, because it is left out when time runs short."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 
 from stratadvisor.probe.fit import bus_factor, fit_alpha_beta
@@ -23,6 +22,8 @@ from stratadvisor.schema.profile import (
     DeviceLink,
     DeviceProfile,
     NicProfile,
+    SpeedLevel,
+    SpeedOverTime,
     StorageProfile,
     SweepPoint,
     Verdict,
@@ -31,27 +32,80 @@ from stratadvisor.schema.profile import (
 _FABRICS = ("infiniband", "roce", "efa")
 
 
-def with_compute(device: DeviceProfile, rates: dict[str, MatmulRates] | None, how: str, reason: str) -> DeviceProfile:
-    """Return the device with its matrix rates."""
+_WHOLE_SHARE = 0.9
+"""Of a processor: from here on nothing takes it away, as far as timings tell."""
+_EDGE_FACTOR = 2
+"""A product of another size says little of one more than this factor away."""
+
+
+def over_time(steady: Steadiness | None, assumed_share: float, by_edge: Mapping[int, float]) -> tuple[float, str]:
+    """Return what brief timings are to be multiplied by to become means over time, and why in words.
+
+    Args:
+        steady: the device watched for seconds; None: it was not, and timings stay as they are.
+        assumed_share: of a processor, which the timings take to be had; it was seen for half a second only.
+        by_edge: products timed at that time, FLOP per second by edge.
+
+    """
+    if steady is None:
+        return 1.0, ""
+    share = steady.processor_share
+    if share < _WHOLE_SHARE or assumed_share < 1.0:
+        return share / assumed_share, f"the processor is had for {share:.0%} of {steady.watched_seconds:.1f} s"
+    if steady.levels is None:
+        return 1.0, ""
+    near = [edge for edge in by_edge if steady.edge / _EDGE_FACTOR <= edge <= steady.edge * _EDGE_FACTOR]
+    if not near:
+        return 1.0, ""
+    timed = by_edge[min(near, key=lambda edge: abs(edge - steady.edge))]
+    return steady.flops_per_second / timed, f"mean over the changing speed of {steady.watched_seconds:.1f} s"
+
+
+def with_compute(
+    device: DeviceProfile, rates: dict[str, MatmulRates] | None, how: str, reason: str, steady: Steadiness | None = None
+) -> DeviceProfile:
+    """Return the device with its matrix rates, as means over the time that it was watched."""
+    levels = {} if steady is None or steady.levels is None else {"speed_over_time": speed_over_time(steady)}
     if rates is None:
-        return device.model_copy(update={"matmul_flops_per_second": {"fp32": unknown(reason)}})
+        return device.model_copy(update={"matmul_flops_per_second": {"fp32": unknown(reason)}, **levels})
+    single = rates["fp32"].by_edge if "fp32" in rates else {}
     best: dict[str, Reading] = {}
+    by_size: dict[str, dict[int, float]] = {}
     for precision, found in rates.items():
         if found.by_edge:
+            factor, why = over_time(steady, found.processor_share, single)
+            by_size[precision] = {edge: rate * factor for edge, rate in found.by_edge.items()}
             large = [edge for edge in found.by_edge if 2 * edge >= max(found.by_edge)]  # not what fits into a cache
             edge = max(large, key=lambda n: found.by_edge[n])
-            best[precision] = measured(found.by_edge[edge], f"fastest product of {edge}x{edge} matrices, {how}")
+            text = f"fastest product of {edge}x{edge} matrices, {how}" + (f"; {why}" if why else "")
+            best[precision] = measured(by_size[precision][edge], text)
         else:
             best[precision] = unknown(found.reason or "no product was timed")
-    by_size = {precision: dict(found.by_edge) for precision, found in rates.items() if found.by_edge}
-    return device.model_copy(update={"matmul_flops_per_second": best, "matmul_by_size": by_size})
+    return device.model_copy(update={"matmul_flops_per_second": best, "matmul_by_size": by_size, **levels})
 
 
-def memory_reading(rate: MemoryRate | None, how: str, reason: str) -> Reading:
-    """Return a memory bandwidth."""
+def speed_over_time(steady: Steadiness) -> SpeedOverTime | None:
+    """Return the speeds between which a device changes."""
+    found = steady.levels
+    if found is None:
+        return None
+    return SpeedOverTime(
+        levels=(
+            SpeedLevel(time_share=found.low_share, relative_speed=found.low_relative),
+            SpeedLevel(time_share=1 - found.low_share, relative_speed=found.high_relative),
+        ),
+        phase_seconds=found.phase_seconds,
+        watched_seconds=steady.watched_seconds,
+    )
+
+
+def memory_reading(rate: MemoryRate | None, how: str, reason: str, steady: Steadiness | None = None) -> Reading:
+    """Return a memory bandwidth, as the mean over the time that the device was watched."""
     if rate is None:
         return unknown(reason)
-    return measured(rate.bytes_per_second, f"best of {rate.num_samples} triads, arrays of {rate.array_bytes} B, {how}")
+    factor, why = over_time(steady, rate.processor_share, {})
+    text = f"best of {rate.num_samples} triads, arrays of {rate.array_bytes} B, {how}" + (f"; {why}" if why else "")
+    return measured(rate.bytes_per_second * factor, text)
 
 
 def with_host_link(device: DeviceProfile, rates: LinkRates | None, reason: str) -> DeviceProfile:
@@ -175,10 +229,10 @@ def variation_reading(found: Mapping[int, Steadiness], reason: str) -> Reading:
     if not found:
         return unknown(reason)
     worst = max(found.values(), key=lambda s: s.variation)
-    pieces = statistics.median_low([s.num_pieces for s in found.values()])
     return measured(
         worst.variation,
-        f"least steady of {len(found)} devices, {pieces} pieces of {worst.piece_seconds:.3g} s, all devices at once",
+        f"least steady of {len(found)} devices, {worst.num_pieces} pieces of {worst.piece_seconds:.3g} s, all devices"
+        " at once",
     )
 
 

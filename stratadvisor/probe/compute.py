@@ -103,5 +103,7 @@ def measure(
             failure = str(problem).splitlines()[0][:200] if str(problem) else type(problem).__name__
         if target.type == "cuda":
             torch.cuda.empty_cache()
-        results[precision] = MatmulRates(by_edge=found, reason="" if found else failure)
+        results[precision] = MatmulRates(
+            by_edge=found, reason="" if found else failure, processor_share=share_of_processor
+        )
     return results

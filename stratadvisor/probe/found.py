@@ -35,6 +35,8 @@ class MatmulRates:
     by_edge: dict[int, float] = field(default_factory=dict)
     """Edge n -> FLOP per second."""
     reason: str = ""
+    processor_share: float = 1.0
+    """What the rates take to be had of a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,8 @@ class MemoryRate:
     bytes_per_second: float
     array_bytes: int
     num_samples: int
+    processor_share: float = 1.0
+    """What the rate takes to be had of a processor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +82,37 @@ class SweepTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """Two speeds between which a device changes."""
+
+    low_share: float
+    """Of the time."""
+    low_relative: float
+    """Its slow speed over its mean speed."""
+    high_relative: float
+    phase_seconds: float
+    """Mean time until it changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Steadiness:
-    """Timings of equal pieces of work."""
+    """The work done in equal pieces of time."""
 
     variation: float
     """Standard deviation over mean."""
     num_pieces: int
     piece_seconds: float
-    """Median."""
+    flops_per_second: float
+    """Mean over the whole time of products of ``edge``, by the wall clock."""
+    edge: int
+    processor_share: float = 1.0
+    """Share of the time in which the process had a processor; 1 for a GPU."""
+    levels: Levels | None = None
+
+    @property
+    def watched_seconds(self) -> float:
+        """Return how long it was watched."""
+        return self.num_pieces * self.piece_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 
 from stratadvisor.catalog import devices as device_catalog
 from stratadvisor.schema.base import Reading
-from stratadvisor.schema.profile import ClusterProfile, CollectiveSweep, DeviceProfile, NodeProfile, Verdict
+from stratadvisor.schema.profile import (
+    ClusterProfile,
+    CollectiveSweep,
+    DeviceProfile,
+    NodeProfile,
+    Verdict,
+)
 from stratadvisor.units import format_flops, format_rate, format_seconds
 
 
@@ -203,13 +209,24 @@ def _siblings(node: NodeProfile) -> Iterator[Verdict]:
 
 
 def _steadiness(node: NodeProfile) -> Iterator[Verdict]:
+    changing = [d for d in node.devices if d.speed_over_time is not None]
+    for device in changing:
+        over = device.speed_over_time
+        assert over is not None
+        yield _verdict(
+            "problem" if (_timed(node.speed_variation) or 0.0) > UNSTEADY.problem else "warning",
+            node.hostname if len(node.devices) == 1 else _subject(node, device),
+            over.in_words,
+            "something else uses it at these times, or it is throttled: end that and probe again; plans take it to go"
+            " on, and every rank that trains in step waits for it",
+        )
     value = _timed(node.speed_variation)
-    if value is None or value <= UNSTEADY.warn:
+    if changing or value is None or value <= UNSTEADY.warn:
         return
     yield _verdict(
         "problem" if value > UNSTEADY.problem else "warning",
         node.hostname,
-        f"equal pieces of work vary by {value:.0%} (standard deviation over mean)",
+        f"equal pieces of time see work that varies by {value:.0%} (standard deviation over mean)",
         "something else uses this machine, or it is throttled; step times will vary alike: probe again when quiet",
     )
 

@@ -6,12 +6,13 @@ import contextlib
 import importlib.util
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stratadvisor.probe import PROBES, assemble
 from stratadvisor.probe.crew import Crew
-from stratadvisor.probe.found import PairRate, TorchDevices
+from stratadvisor.probe.found import MatmulRates, PairRate, Steadiness, TorchDevices
 from stratadvisor.probe.lanes import (
     Lane,
     accelerator_lanes,
@@ -58,6 +59,7 @@ class Measuring:
         self._cpu = cpu
         self._lanes: tuple[Lane, ...] = ()
         self._no_lanes = ""
+        self._steady: dict[int, Steadiness] = {}
         self.memory = memory
         self.devices = devices
         self.links = links
@@ -99,14 +101,16 @@ class Measuring:
             self._choose_lanes(found)
             crew.grow(len(self._lanes))
             threads = threads_per_lane(cores, len(self._lanes))
-            self._measure_compute(crew, threads)
+            rates = self._compute(crew, threads)
+            self._note_compute(rates, threads)  # an interrupt now keeps what there is
+            self._measure_stability(crew, threads)
+            self._note_compute(rates, threads)
             self._measure_collectives(crew, threads, Path(folder) / "rendezvous")
             self._measure_memory(crew, threads, cores)
             self._measure_links(crew, threads)
             feed = self._one("data_feed", crew, {"threads": threads, "usable_cores": cores})
             self.data_feed = assemble.data_feed_profile(feed, self._why("data_feed"))
             self._measure_storage(crew)
-            self._measure_stability(crew, threads)
 
     def _choose_lanes(self, found: TorchDevices | None) -> None:
         listed = found is not None and bool(found.devices)
@@ -152,20 +156,27 @@ class Measuring:
     def _by_device(self, values: dict[int, Any]) -> dict[int, Any]:
         return {self._lanes[member].device_index: value for member, value in values.items()}
 
-    def _measure_compute(self, crew: Crew, threads: int) -> None:
+    def _compute(self, crew: Crew, threads: int) -> dict[int, dict[str, MatmulRates]]:
         members = self._lanes_or_note("compute", crew)
         settings = {
             m: {"device": lane.torch_name, "threads": threads, "kind": lane.kind, "capability": lane.capability}
             for m, lane in members.items()
         }
-        values = self._look("compute", crew, settings)
+        return self._look("compute", crew, settings)
+
+    def _note_compute(self, values: Mapping[int, dict[str, MatmulRates]], threads: int) -> None:
         how = (
             f"{threads} thread(s) each, {self._together}"
             if self._lanes and self._lanes[0].kind == "cpu"
             else self._together
         )
         reason = self._why("compute")
-        self._update({d.index: assemble.with_compute(d, values.get(d.index), how, reason) for d in self.devices})
+        self._update(
+            {
+                d.index: assemble.with_compute(d, values.get(d.index), how, reason, self._steady.get(d.index))
+                for d in self.devices
+            }
+        )
 
     def _look(self, name: str, crew: Crew, settings: dict[int, Any], *, in_turn: bool = False) -> dict[int, Any]:
         """Return values by DeviceProfile.index."""
@@ -205,7 +216,7 @@ class Measuring:
                 d.index: d.model_copy(
                     update={
                         "memory_bandwidth_bytes_per_second": assemble.memory_reading(
-                            values.get(d.index), self._together, reason
+                            values.get(d.index), self._together, reason, self._steady.get(d.index)
                         )
                     }
                 )
@@ -214,7 +225,7 @@ class Measuring:
         )
         host: Reading
         if on_cpu:
-            total = sum(rate.bytes_per_second for rate in values.values())
+            total = sum(d.memory_bandwidth_bytes_per_second.value or 0.0 for d in self.devices)
             complete = len(values) == len(self._lanes)
             host = measured(total, f"sum over {self._together}") if complete else unknown(reason)
         else:
@@ -261,8 +272,8 @@ class Measuring:
     def _measure_stability(self, crew: Crew, threads: int) -> None:
         members = self._lanes_or_note("stability", crew)
         settings = {m: {"device": lane.torch_name, "threads": threads} for m, lane in members.items()}
-        values = self._look("stability", crew, settings)
-        self.variation = assemble.variation_reading(values, self._why("stability"))
+        self._steady = self._look("stability", crew, settings)
+        self.variation = assemble.variation_reading(self._steady, self._why("stability"))
 
 
 def _rendezvous_folder() -> contextlib.AbstractContextManager[str]:

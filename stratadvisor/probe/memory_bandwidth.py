@@ -69,4 +69,9 @@ def measure(
         most=20,
         clock=clock_for(share),
     )
-    return MemoryRate(bytes_per_second=3.0 * size * share / min(taken), array_bytes=size, num_samples=len(taken))
+    return MemoryRate(
+        bytes_per_second=3.0 * size * share / min(taken),
+        array_bytes=size,
+        num_samples=len(taken),
+        processor_share=share,
+    )

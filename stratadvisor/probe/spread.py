@@ -64,8 +64,11 @@ def _verdict(node: NodeProfile, precision: str, speed: float, usual: float) -> V
         f"slow node: {precision} products run at {format_flops(speed)} on its slowest device, {share:.0%} of what is"
         f" usual for its equals ({format_flops(usual)})"
     )
-    if variation is not None:
-        text += f"; equal pieces of work vary by {variation:.0%} on it"
+    changing = next((d.speed_over_time for d in node.devices if d.speed_over_time is not None), None)
+    if changing is not None:
+        text += f"; it {changing.in_words}"
+    elif variation is not None:
+        text += f"; what it does in equal times varies by {variation:.0%}"
     if variation is not None and variation > 1 - share:
         advice = "it is unsteady rather than slow: look for other users of the node, and probe again when it is quiet"
     elif any(device.kind != "cpu" for device in node.devices):

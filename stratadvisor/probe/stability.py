@@ -1,32 +1,109 @@
-"""How steady a device is: the same piece of work over and over for a few seconds, as the coefficient of variation.
+"""How fast a device is over time: one product after another for some seconds, and the work done in each piece of time.
 
-A device that others use too, that throttles, or whose virtual CPU is taken away shows here.
+A device that others use too, that throttles, or whose virtual processor is taken away shows here. Pieces have the
+length of a short training step: what is taken for shorter averages out within one. What lasts longer than a step makes
+every rank wait that trains with it, and is told as levels: slow for this share of the time, fast for the rest. The mean
+over the whole time is what the device gives; a faster product timed in a lucky moment is not.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
+from bisect import bisect_left
+from collections.abc import Sequence
 
 import torch
 
-from stratadvisor.probe.found import Steadiness
-from stratadvisor.probe.torch_clock import open_device, seconds_of
+from stratadvisor.probe.found import Levels, Steadiness
+from stratadvisor.probe.torch_clock import open_device, seconds_of, wait
 
-_PIECE_SECONDS = 0.1
-"""Length of a piece: like a short training step; noise within a step averages out, noise between steps counts."""
-_QUICK_PIECE_SECONDS = 0.02
+_PIECE_SECONDS, _QUICK_PIECE_SECONDS = 0.2, 0.1
+"""Multiples of the usual period of a quota (100 ms): each has as many of its pauses."""
+_LEAST_PIECES = 3
+_PRODUCTS_PER_PIECE = 4
+CPU_EDGE, GPU_EDGE = 384, 4096
+
+LEVEL_PIECES = 10
+"""Fewer do not tell two speeds from noise."""
+LEVEL_DROP = 0.75
+"""The slow speed must be below this part of the fast one: less is told by the variation."""
+LEVEL_EXPLAINED = 0.8
+"""Of the variance of the pieces; the best cut of normal noise explains 0.64 of it (2 / pi), of even noise 0.75."""
+LEVEL_CHANGES = 0.75
+"""Changes between the levels against those of pieces that know nothing of each other: phases last longer."""
+LEVEL_LEAST_SHARE = 0.06
 
 
-def variation(seconds: list[float]) -> float:
-    """Return the coefficient of variation of at least two timings."""
-    return statistics.stdev(seconds) / statistics.fmean(seconds)
+def variation(values: Sequence[float]) -> float:
+    """Return the coefficient of variation of at least two values."""
+    return statistics.stdev(values) / statistics.fmean(values)
 
 
-def measure(device: str, threads: int, budget_seconds: float = 2.5, quick: bool = False) -> Steadiness:
-    """Repeat a matrix product on ``cpu`` or ``cuda:N``."""
+def speeds(ends: Sequence[float], piece_seconds: float) -> list[float]:
+    """Return the pieces of work done in each whole piece of time.
+
+    Args:
+        ends: when the work began, and when each piece of it was done; rising.
+        piece_seconds: length of a piece of time.
+
+    """
+    count = int((ends[-1] - ends[0]) / piece_seconds * (1 + 1e-9))
+    done = [_done(ends, ends[0] + i * piece_seconds) for i in range(count + 1)]
+    return [after - before for before, after in itertools.pairwise(done)]
+
+
+def _done(ends: Sequence[float], at: float) -> float:
+    """Return the work done until ``at``, with a part for what was under way."""
+    last = min(bisect_left(ends, at), len(ends) - 1)
+    if last == 0:
+        return 0.0
+    return last - 1 + min(1.0, (at - ends[last - 1]) / (ends[last] - ends[last - 1]))
+
+
+def levels(work: Sequence[float], piece_seconds: float) -> Levels | None:
+    """Return the two speeds between which a device changes; None when it keeps one, or varies without phases."""
+    if len(work) < LEVEL_PIECES:
+        return None
+    mean, cut = statistics.fmean(work), _cut(work)
+    slow = [value < cut for value in work]
+    low = [value for value in work if value < cut]
+    high = [value for value in work if value >= cut]
+    if not low or min(len(low), len(high)) < max(2, LEVEL_LEAST_SHARE * len(work)):
+        return None
+    share, below, above = len(low) / len(work), statistics.fmean(low), statistics.fmean(high)
+    explained = share * (1 - share) * (above - below) ** 2 / statistics.pvariance(work)
+    changes = sum(one != other for one, other in itertools.pairwise(slow))
+    by_chance = 2 * share * (1 - share) * (len(work) - 1)
+    if below > LEVEL_DROP * above or explained < LEVEL_EXPLAINED or changes > LEVEL_CHANGES * by_chance:
+        return None
+    return Levels(
+        low_share=share,
+        low_relative=below / mean,
+        high_relative=above / mean,
+        phase_seconds=(len(work) - 1) * piece_seconds / changes,
+    )
+
+
+def _cut(work: Sequence[float]) -> float:
+    """Return the least value of the upper part when the values are cut in two with the least variance within."""
+    ordered = sorted(work)
+    total, count = sum(ordered), len(ordered)
+    best, cut, below = -1.0, ordered[0], 0.0
+    for i in range(1, count):
+        below += ordered[i - 1]
+        apart = below / i - (total - below) / (count - i)
+        between = i * (count - i) * apart * apart
+        if between > best and ordered[i] > ordered[i - 1]:
+            best, cut = between, ordered[i]
+    return cut
+
+
+def measure(device: str, threads: int, budget_seconds: float = 6.0, quick: bool = False) -> Steadiness:
+    """Watch ``cpu`` or ``cuda:N`` for ``budget_seconds``."""
     target = open_device(device, threads)
-    edge = 4096 if target.type == "cuda" else 384
+    edge = GPU_EDGE if target.type == "cuda" else CPU_EDGE
     left, right = torch.randn(edge, edge, device=target), torch.randn(edge, edge, device=target)
     out = torch.empty_like(left)
 
@@ -34,10 +111,25 @@ def measure(device: str, threads: int, budget_seconds: float = 2.5, quick: bool 
         torch.mm(left, right, out=out)
 
     seconds_of(target, work)
-    piece = _QUICK_PIECE_SECONDS if quick else _PIECE_SECONDS
-    times = max(1, round(piece / min(seconds_of(target, work) for _ in range(3))))
-    taken: list[float] = []
-    end = time.perf_counter() + budget_seconds
-    while len(taken) < 3 or time.perf_counter() < end:
-        taken.append(seconds_of(target, work, times) * times)
-    return Steadiness(variation=variation(taken), num_pieces=len(taken), piece_seconds=statistics.median(taken))
+    one = min(seconds_of(target, work) for _ in range(3))
+    piece = max(_QUICK_PIECE_SECONDS if quick else _PIECE_SECONDS, _PRODUCTS_PER_PIECE * one)
+    wait(target)
+    used = time.thread_time()
+    ends = [time.perf_counter()]
+    end = ends[0] + max(budget_seconds, _LEAST_PIECES * piece)
+    while ends[-1] < end:
+        work()
+        wait(target)
+        ends.append(time.perf_counter())
+    used = time.thread_time() - used
+    passed = ends[-1] - ends[0]
+    done = speeds(ends, piece)
+    return Steadiness(
+        variation=variation(done),
+        num_pieces=len(done),
+        piece_seconds=piece,
+        flops_per_second=2.0 * edge**3 * (len(ends) - 1) / passed,
+        edge=edge,
+        processor_share=1.0 if target.type == "cuda" else min(1.0, max(1e-3, used / passed)),
+        levels=levels(done, piece),
+    )

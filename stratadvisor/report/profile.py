@@ -79,6 +79,9 @@ def _measured_rows(node: NodeProfile) -> Iterator[tuple[str, str]]:
         yield "data feed", f"{item} an item, {_cpu_part(feed.item_cpu_seconds.value)}"
     if node.speed_variation.value is not None:
         yield "steadiness", f"speed varies by {percent(node.speed_variation.value)} ({node.speed_variation.origin})"
+    for device in node.devices:
+        if device.speed_over_time is not None:
+            yield "", f"device {device.index} {device.speed_over_time.in_words}"
     versions = node.software.versions
     if versions:
         chosen = [n for n in ("python", "torch", "cuda", "driver", "nccl", "deepspeed") if n in versions]

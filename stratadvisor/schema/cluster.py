@@ -68,6 +68,10 @@ class NodeClass:
     shared_memory_bytes: float | None = None
     nvlink: bool | None = None
     speed_variation: float | None = None
+    speed_levels: tuple[tuple[float, float], ...] = ()
+    """(share of the time, speed over the mean speed) of a node whose speed changes in phases; empty: it keeps one."""
+    speed_phase_seconds: float = 0.0
+    """Mean time until the level changes."""
     storage_read_bytes_per_second: float | None = None
     data_item_seconds: float | None = None
     hostnames: tuple[str, ...] = ()

@@ -55,6 +55,58 @@ class MemoryUser(Document):
     used_bytes: Amount = Field(default_factory=lambda: unknown("not reported"))
 
 
+class SpeedLevel(Document):
+    """A speed that a device keeps for a while, and how much of the time it has it."""
+
+    time_share: Annotated[float, Field(gt=0, le=1)]
+    relative_speed: Annotated[float, Field(ge=1e-4, le=1e4)]
+    """Of its mean speed, which is what its measured rates are."""
+
+
+LEVEL_TOLERANCE = 0.02
+"""A hand-edited file may round."""
+LEAST_PHASES = 4
+"""As many phases and it comes and goes; less may have happened once."""
+
+
+class SpeedOverTime(Document):
+    """A device that is fast at one time and slow at another, in phases that outlast a training step."""
+
+    levels: Annotated[tuple[SpeedLevel, ...], Field(min_length=2, max_length=16)]
+    phase_seconds: PositiveNumber
+    """Mean time until the level changes."""
+    watched_seconds: PositiveNumber
+    """Over how long it was seen."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> SpeedOverTime:
+        shares = sum(level.time_share for level in self.levels)
+        mean = sum(level.time_share * level.relative_speed for level in self.levels)
+        if abs(shares - 1) > LEVEL_TOLERANCE or abs(mean - 1) > LEVEL_TOLERANCE:
+            raise ValueError(
+                f"time shares must add up to 1 (they give {shares:.3g}), and relative speeds, weighed by them, to 1"
+                f" (they give {mean:.3g})"
+            )
+        return self
+
+    @property
+    def shares(self) -> tuple[tuple[float, float], ...]:
+        """(share of the time, speed over the mean speed), without what a file rounded."""
+        whole = sum(level.time_share for level in self.levels)
+        mean = sum(level.time_share * level.relative_speed for level in self.levels) / whole
+        return tuple((level.time_share / whole, level.relative_speed / mean) for level in self.levels)
+
+    @property
+    def in_words(self) -> str:
+        """How the speed changes, in words."""
+        fast = max(level.relative_speed for level in self.levels)
+        slower = [level for level in self.levels if level.relative_speed < fast]
+        often = self.watched_seconds >= LEAST_PHASES * self.phase_seconds
+        parts = [f"at {level.relative_speed / fast:.0%} of its speed for {level.time_share:.0%}" for level in slower]
+        when = f"in phases of {self.phase_seconds:.1f} s" if often else f"watched for {self.watched_seconds:.1f} s"
+        return f"{'runs' if often else 'ran'} {', '.join(parts)} of the time ({when})"
+
+
 class DeviceProfile(Document):
     """One accelerator, or the CPU of a node where there is none."""
 
@@ -99,6 +151,8 @@ class DeviceProfile(Document):
     memory_bandwidth_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
     host_to_device_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
     device_to_host_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
+    speed_over_time: SpeedOverTime | None = None
+    """Measured with NodeProfile.speed_variation; None: it keeps one speed, or nobody watched."""
 
 
 class DeviceLink(Document):
@@ -237,7 +291,7 @@ class NodeProfile(Document):
     intra_node_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
     """Bus bandwidth of collectives among this node's devices, one direction per device."""
     speed_variation: Amount = Field(default_factory=lambda: unknown("not measured"))
-    """Coefficient of variation of a fixed piece of work repeated over time (0.05: 5 %)."""
+    """Coefficient of variation of the work done in equal pieces of time (0.05: 5 %), of the least steady device."""
 
     @model_validator(mode="after")
     def _one_kind_per_index(self) -> NodeProfile:

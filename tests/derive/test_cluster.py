@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stratadvisor.derive.cluster import planning_cluster, planning_view
 from stratadvisor.schema.base import measured, reported, unknown
 from stratadvisor.schema.profile import (
@@ -11,6 +13,7 @@ from stratadvisor.schema.profile import (
     DeviceProfile,
     NicProfile,
     NodeProfile,
+    SpeedOverTime,
     SweepPoint,
 )
 
@@ -55,6 +58,65 @@ def test_nodes_that_vary_as_much_as_they_differ_are_one_class():
 
     assert two(0.02) == [("a",), ("b",)]
     assert two(0.2) == [("a", "b")]
+
+
+CHANGES = {
+    "levels": [{"time_share": 0.5, "relative_speed": 0.46}, {"time_share": 0.5, "relative_speed": 1.54}],
+    "phase_seconds": 1.0,
+    "watched_seconds": 6.0,
+}
+
+
+def test_a_node_whose_speed_changes_is_a_class_of_its_own_and_is_named():
+    steady = node("a", gpu(0, speed=1.0))
+    changing = [
+        node(name, gpu(0, speed=1.0), gpu(1, speed=1.0, speed_over_time=CHANGES), speed_variation=measured(0.54))
+        for name in ("b", "c")
+    ]
+    two = [node("d", gpu(0, speed=1.0), gpu(1, speed=1.0))]
+    view = planning_view(ClusterProfile(nodes=(steady, *changing[:1], *two)))
+    found = {c.hostnames: (c.speed_levels, c.speed_phase_seconds) for c in view.cluster.classes}
+    assert found == {
+        ("a",): ((), 0.0),
+        ("b",): (((0.5, 0.46), (0.5, 1.54)), 1.0),  # its steady device waits for the other
+        ("d",): ((), 0.0),
+    }
+    assert view.warnings == (
+        "b runs at 30% of its speed for 50% of the time (in phases of 1.0 s); plans take it to go on",
+    )
+    both = planning_view(ClusterProfile(nodes=tuple(changing)))
+    assert [c.hostnames for c in both.cluster.classes] == [("b", "c")]
+    assert both.warnings[2] == "nodes whose speed changes are taken to do so independently of each other"
+    many = planning_view(
+        ClusterProfile(nodes=tuple(changing[0].model_copy(update={"hostname": f"n{i}"}) for i in range(9)))
+    )
+    assert many.warnings[8] == "the speed of 1 more nodes changes like this"
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        [(0.5, 1.0), (0.4, 1.0)],  # a tenth of the time is missing
+        [(0.5, 0.5), (0.5, 1.0)],  # the mean is not the mean
+        [(1.0, 1.0)],
+    ],
+)
+def test_levels_that_cannot_be_are_refused(levels):
+    given = [{"time_share": share, "relative_speed": speed} for share, speed in levels]
+    with pytest.raises(ValueError, match=r"add up to 1|at least 2"):
+        gpu(0, speed_over_time={**CHANGES, "levels": given})
+
+
+def test_what_a_file_rounded_is_made_whole():
+    over = SpeedOverTime.model_validate(
+        {
+            **CHANGES,
+            "levels": [{"time_share": 0.33, "relative_speed": 0.5}, {"time_share": 0.66, "relative_speed": 1.25}],
+        }
+    )
+    shares = over.shares
+    assert sum(share for share, _ in shares) == pytest.approx(1.0)
+    assert sum(share * speed for share, speed in shares) == pytest.approx(1.0)
 
 
 def test_a_node_with_a_slow_measured_connection_is_a_class_of_its_own():

@@ -1,7 +1,9 @@
+from typing import Any
+
 import pytest
 
 from stratadvisor.probe import assemble
-from stratadvisor.probe.found import MatmulRates, PairRate, Steadiness, SweepTimes
+from stratadvisor.probe.found import Levels, MatmulRates, MemoryRate, PairRate, Steadiness, SweepTimes
 from stratadvisor.schema.base import reported, unknown
 from stratadvisor.schema.profile import DeviceLink, DeviceProfile, NicProfile
 
@@ -85,10 +87,51 @@ def test_pair_rates_join_the_links_the_driver_listed() -> None:
     assert verdict.subject == "n1 GPU 0 to GPU 5"
 
 
+def watched(**more: Any) -> Steadiness:
+    given: dict[str, Any] = {"variation": 0.1, "num_pieces": 30, "piece_seconds": 0.2, "flops_per_second": 5e10}
+    return Steadiness(**(given | {"edge": 384} | more))
+
+
+HALF = Levels(low_share=0.5, low_relative=0.5, high_relative=1.5, phase_seconds=1.0)
+
+
+def test_a_share_of_the_processor_seen_for_seconds_goes_before_one_seen_for_half_a_second() -> None:
+    cpu = DeviceProfile(index=0, kind="cpu", name="a processor")
+    rates = {"fp32": MatmulRates(by_edge={256: 4e10, 512: 5e10}, processor_share=0.5)}
+    # 0.3 of a processor over time, for which brief timings took 0.5
+    found = assemble.with_compute(cpu, rates, "alone", "", watched(processor_share=0.3))
+    assert found.matmul_by_size == {"fp32": {256: pytest.approx(2.4e10), 512: pytest.approx(3e10)}}
+    assert found.matmul_flops_per_second["fp32"].value == pytest.approx(3e10)
+    assert "the processor is had for 30% of 6.0 s" in found.matmul_flops_per_second["fp32"].detail
+    assert found.speed_over_time is None
+    triad = MemoryRate(bytes_per_second=8e9, array_bytes=2**26, num_samples=5, processor_share=0.5)
+    assert assemble.memory_reading(triad, "", "", watched(processor_share=0.3)).value == pytest.approx(4.8e9)
+    # nothing takes the processor away, as far as either saw; or nobody watched
+    whole = {"fp32": MatmulRates(by_edge={512: 5e10})}
+    for steady in (watched(processor_share=0.95), None):
+        assert assemble.with_compute(cpu, whole, "", "", steady).matmul_flops_per_second["fp32"].value == 5e10
+
+
+def test_a_device_that_is_fast_half_of_the_time_is_planned_with_its_mean() -> None:
+    card = DeviceProfile(index=0, kind="cuda", name="a card")
+    rates = {"fp32": MatmulRates(by_edge={2048: 3e13, 4096: 4e13}), "bf16": MatmulRates(by_edge={4096: 2e14})}
+    steady = watched(levels=HALF, edge=4096, flops_per_second=2.6e13)
+    found = assemble.with_compute(card, rates, "", "", steady)
+    assert found.matmul_flops_per_second["bf16"].value == pytest.approx(2e14 * 2.6 / 4)
+    assert found.speed_over_time is not None
+    assert found.speed_over_time.shares == ((0.5, 0.5), (0.5, 1.5))
+    assert found.speed_over_time.phase_seconds == 1.0
+    # no product of a like size was timed: nothing says in which phase the others were
+    small = {"bf16": MatmulRates(by_edge={4096: 2e14}), "fp32": MatmulRates(by_edge={512: 1e13})}
+    assert assemble.with_compute(card, small, "", "", steady).matmul_flops_per_second["bf16"].value == 2e14
+    # what was watched is told of a device without products as well
+    assert assemble.with_compute(card, None, "", "it hung", steady).speed_over_time is not None
+
+
 def test_the_least_steady_device_counts() -> None:
     found = {
-        0: Steadiness(variation=0.02, num_pieces=20, piece_seconds=0.1),
-        1: Steadiness(variation=0.2, num_pieces=19, piece_seconds=0.1),
+        0: watched(variation=0.02),
+        1: watched(variation=0.2),
     }
     assert assemble.variation_reading(found, "").value == 0.2
 

@@ -156,6 +156,22 @@ def test_unsteady_machines_are_told(variation: float, expected: list[str]) -> No
     assert levels(verdicts(speed_variation=measured(variation))) == expected
 
 
+def test_a_speed_that_comes_and_goes_is_told_in_words() -> None:
+    def told(phase: float) -> Verdict:
+        over = {
+            "levels": [{"time_share": 0.5, "relative_speed": 0.5}, {"time_share": 0.5, "relative_speed": 1.5}],
+            "phase_seconds": phase,
+            "watched_seconds": 6.0,
+        }
+        (verdict,) = verdicts(gpu(share=None, speed_over_time=over), speed_variation=measured(0.5))
+        return verdict
+
+    # 0.5 of 1.5; six phases come and go, two may have been one event
+    assert told(1.0).message == "runs at 33% of its speed for 50% of the time (in phases of 1.0 s)"
+    assert told(3.0).message == "ran at 33% of its speed for 50% of the time (watched for 6.0 s)"
+    assert (told(1.0).level, told(1.0).subject) == ("problem", "n1")
+
+
 def test_storage_slower_than_a_disk_and_slow_empty_exchanges_are_told() -> None:
     slow = StorageProfile(path="/data", read_bytes_per_second=measured(20e6))
     found = verdicts(storage=(slow,), sweeps=(sweep(1e9, 2, "gloo", latency=0.02),))

@@ -1,6 +1,7 @@
 """Each measurement for real on this machine's CPU, with tiny sizes."""
 
 import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,37 @@ def test_variation_is_that_of_the_timings() -> None:
     assert steady.num_pieces >= 3
     assert steady.variation >= 0
     assert steady.piece_seconds > 0
+    assert steady.flops_per_second > 0
+    assert 0 < steady.processor_share <= 1
+
+
+def test_work_is_counted_by_the_piece_of_time_with_parts() -> None:
+    # done at 1, 1.5, 2 and 4: two and a half by 2.5, the last takes 2 s
+    assert stability.speeds([0.0, 1.0, 1.5, 2.0, 4.0], 1.0) == pytest.approx([1.0, 2.0, 0.5, 0.5])
+    assert stability.speeds([5.0, 7.0], 0.5) == pytest.approx([0.25] * 4)
+
+
+def test_phases_are_two_speeds_and_noise_is_one() -> None:
+    phases = [1.0] * 5 + [0.3] * 5
+    found = stability.levels(phases * 3, 0.2)
+    assert found is not None
+    assert found.low_share == 0.5
+    assert found.low_relative == pytest.approx(0.3 / 0.65)
+    assert found.high_relative == pytest.approx(1 / 0.65)
+    assert found.phase_seconds == pytest.approx(29 * 0.2 / 5)
+    # slow in a fifth of the time
+    rare = stability.levels(([1.0] * 8 + [0.5] * 2) * 3, 0.2)
+    assert rare is not None
+    assert (rare.low_share, rare.low_relative) == (pytest.approx(0.2), pytest.approx(0.5 / 0.9))
+    noise = random.Random(1)
+    for spread in (0.05, 0.3):
+        told = [stability.levels([max(0.01, noise.gauss(1, spread)) for _ in range(30)], 0.2) for _ in range(500)]
+        assert sum(one is not None for one in told) <= 5
+    assert stability.levels([1.0, 0.3] * 15, 0.2) is None  # changes as often as pieces: no phase outlasts one
+    assert stability.levels(([1.0] * 5 + [0.8] * 5) * 3, 0.2) is None  # told by the variation
+    assert stability.levels([1.0] * 29 + [0.1], 0.2) is None  # one hiccup
+    assert stability.levels([1.0] * 30, 0.2) is None
+    assert stability.levels([1.0, 1.0, 0.3, 0.3], 0.2) is None  # too few
 
 
 @pytest.mark.process
