@@ -22,7 +22,7 @@ def test_a_slow_node_is_named_with_its_share_of_the_median() -> None:
     assert (verdict.subject, verdict.level) == ("c", "problem")
     # the median of 50, 98 and 100 is 98
     assert f"{50 / 98:.0%}" in verdict.message
-    assert "vary by 2%" in verdict.message
+    assert "varies by 2%" in verdict.message
     assert "power limits" in verdict.advice
 
 
