@@ -244,3 +244,27 @@ def test_sequences_of_a_step_are_those_of_the_ranks_that_see_different_ones() ->
     assert made.tokens_per_step == 4 * 2 * 3 * 2048
     fewer = replace(divided, data_parallel_replicate_degree=2)  # half of the node
     assert estimate_step(LLAMA_7B, fewer, cluster(node), work(node, 2, 3), strategy="x").tokens_per_step == 2 * 6 * 2048
+
+
+def test_only_weights_of_another_width_than_the_products_are_cast() -> None:
+    counts = count_parameters(LLAMA_7B)
+    for engine in ("torch", "ddp", "fsdp2", "deepspeed", "megatron", "local", "async"):
+        for precision in ("fp32", "bf16", "fp16", "bf16_pure"):
+            kinds = recipe(Layout(engine=engine, precision=precision), counts)  # type: ignore[arg-type]
+            assert kinds.compute == (4 if precision == "fp32" else 2)
+            # FSDP2 casts when it gathers, once, and not at each use
+            assert kinds.autocast == (kinds.weight != kinds.compute and engine != "fsdp2"), (engine, precision)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(engine="torch", micro_batch_size=8, activation_checkpointing="full"),
+        Layout(engine="fsdp2", sharding="parameters", data_parallel_shard_degree=64, micro_batch_size=8),
+        Layout(engine="fsdp2", sharding="parameters", data_parallel_shard_degree=64, activation_checkpointing="full"),
+        Layout(engine="deepspeed", sharding="optimizer", data_parallel_shard_degree=64),
+        Layout(engine="megatron", tensor_parallel_degree=8, activation_checkpointing="full"),
+    ],
+)
+def test_a_device_with_room_for_everything_bounds_nothing(layout: Layout) -> None:
+    assert peak(layout, device_memory_bytes=1e16) == peak(layout)

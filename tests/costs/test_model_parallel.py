@@ -137,3 +137,20 @@ def test_a_micro_batch_passes_every_border_of_stages_twice(precision: str, eleme
 
 def test_one_stage_is_no_pipeline() -> None:
     assert piped(replace(MEGATRON, tensor_parallel_degree=8)) == (0.0, 0.0)
+
+
+def test_two_ranks_are_a_division_already() -> None:
+    message = 2 * 2 * 2048 * 4096
+    tensor = 4 * 32 * all_reduce_seconds(message, Group(num_nodes=1, ranks_per_node=2), AT)
+    assert tensor > 0
+    assert added(LLAMA_7B, replace(MEGATRON, tensor_parallel_degree=2))[0] == pytest.approx(tensor)
+    # two copies of each token, half of them for the other rank, in the 24 layers that have experts
+    experts = replace(MEGATRON, data_parallel_replicate_degree=2, expert_parallel_degree=2)
+    assert added(MIXTURE, experts)[0] == pytest.approx(4 * 24 * (1e-5 + 2 * message / 2 / 200e9))
+
+
+def test_the_fullest_stage_may_be_any_but_the_last() -> None:
+    # where 8 layers take a second, 10 take 1.25 s, wherever they are; the other three stages fill and drain it
+    for given in ((10, 8, 8, 6), (8, 10, 8, 6), (8, 8, 10, 6)):
+        bubble, _ = piped(replace(MEGATRON, pipeline_parallel_degree=4, stage_layers=given))
+        assert bubble == pytest.approx(4 - 1.25 + 8 * 0.25)

@@ -271,3 +271,21 @@ def test_fsdp_strands_what_it_gathered_and_deepspeed_its_flat_copies() -> None:
     assert stranded["optimizer"] == pytest.approx(
         max(sum(alive[1:]) for name, alive in found.items() if name != "optimizer")
     )
+
+
+def test_a_layer_without_a_gate_leaves_two_blocks_of_its_width() -> None:
+    layout = replace(ONE, activation_checkpointing="full")
+    plain = SHAPE.model_copy(update={"gated_mlp": False})
+    kinds, local, states, found = parts(layout, plain)
+    # before and after the activation function, and twice the residual stream
+    layers = TOKENS * (2 * 2 * 320 + 2 * 4 * 128)
+    assert stranded_bytes(plain, layout, kinds, local, states, found)["loss forward"] == pytest.approx(layers)
+
+
+def test_a_group_of_two_that_averages_in_every_step_keeps_ddps_gradients() -> None:
+    # DDP's buckets hold the gradients from one step to the next; a rank alone frees them before the next forward pass
+    alone, pair = (
+        parts(replace(ONE, engine="local", data_parallel_shard_degree=degree))[3]["loss forward"][0]
+        for degree in (1, 2)
+    )
+    assert (alone, pair) == (0, pytest.approx(4 * 10_000_000))

@@ -112,3 +112,11 @@ def test_part_of_a_micro_batch_is_part_of_the_work() -> None:
     whole = work(NODES, 4, 2)[0]
     assert whole.micro_batches == 2.0
     assert replace(whole, batch_per_device=6).micro_batches == 1.5
+
+
+def test_tensor_parallel_groups_that_do_not_divide_a_node_leave_devices_of_it_to_the_next() -> None:
+    layout = Layout(engine="megatron", tensor_parallel_degree=3, data_parallel_replicate_degree=4)
+    found = place(layout, work(NODES))
+    # two groups of three in a node of eight: four of them need two nodes, and three rings cross
+    assert found.data == Group(num_nodes=2, ranks_per_node=2, groups_per_node=3)
+    assert found.tensor == Group(num_nodes=1, ranks_per_node=3)

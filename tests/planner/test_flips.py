@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from planning_clusters import cluster, gpu, nodes, plan_for
 
 from stratadvisor.catalog.sizes import shape_for_size
+from stratadvisor.planner import enumerate_candidates, ranking
+from stratadvisor.planner.flips import _rivals, _scale_between
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.plan import Flip, Plan
 from stratadvisor.schema.workload import Workload
@@ -96,3 +99,23 @@ def test_host_memory_that_nobody_states_is_named_where_offload_would_win() -> No
     assert (flip.now, flip.then) == ("unknown", "zero_offload")
     # twelve bytes of optimizer states for each of 6.7e9 parameters, on two hosts at most
     assert parse_quantity(flip.threshold.removeprefix(">= "), "bytes") > 12 * 6.7e9 / 2
+
+
+@pytest.mark.parametrize("scaled_by", [0.01, 1.0, 100.0])
+def test_every_strategy_is_tried_near_its_best_on_one_node_and_on_both(scaled_by: float) -> None:
+    where = two_sites(scaled_by * 12.5e9)
+    workload = Workload(model=MODEL)
+    candidates = enumerate_candidates(where, workload)
+    chosen = ranking.best(candidates, where, "time")
+    assert chosen is not None
+    by_group: dict[tuple[str, int], float] = {}
+    for found in (c for c in candidates if c.feasible):
+        group = found.strategy, found.shares[0].num_nodes
+        by_group[group] = min(by_group.get(group, found.run_seconds.likely), found.run_seconds.likely)
+    assert {num_nodes for _, num_nodes in by_group} == {1, 2}
+    tried = _rivals(chosen, candidates, where, workload, _scale_between)
+    for group, least in by_group.items():
+        own = [c.run_seconds.likely for c in tried if (c.strategy, c.shares[0].num_nodes) == group]
+        # what is equal, but for a marginal fit, may be taken in its place
+        assert own, group
+        assert min(own) <= least * (1 + ranking.TIE) * (1 + ranking.MARGINAL_GAIN), group

@@ -76,3 +76,17 @@ def test_a_precision_is_enumerated_where_rules_ask_for_it_and_nobody_else_did() 
     assert {c.layout.precision for c in found} == {"fp32"}
     fixed = WORKLOAD.model_copy(update={"precision": "bf16"})
     assert _with_precision(where, fixed, candidates, Request(precision="fp32")) == (fixed, candidates)
+
+
+def test_memory_that_would_spare_the_offload_is_named() -> None:
+    # states of 12 bytes for each of 0.35e9 parameters on two cards of 3 GiB: only the hosts have room for them
+    where = pair(3.0)
+    where = replace(where, classes=(replace(where.classes[0], host_memory_bytes=64 * GIB),))
+    chosen = best(where, "zero_offload")
+    assert ranking.offloads(chosen)
+    flip = memory_flip(chosen, where, WORKLOAD, lambda _: True)
+    assert flip is not None
+    assert flip.then in ("single", "ddp", "fsdp2")
+    threshold = parse_quantity(flip.threshold.removeprefix(">= "), "bytes")
+    # half of 12 bytes a parameter on each of the two at least
+    assert 6 * WORKLOAD.model.num_parameters < threshold < MOST_MEMORY * 3 * GIB

@@ -369,3 +369,30 @@ def test_the_closest_way_is_named_and_what_offload_would_lack() -> None:
 def test_scores_of_a_quarter_of_the_peak_are_named() -> None:
     for logits, said in ((24.0, False), (26.0, True)):
         assert bool(_scores(lacking("ddp", DDP, 1.0, "", logits))) is said
+
+
+def test_every_degree_of_the_layout_is_the_plans() -> None:
+    layout = Layout(
+        engine="megatron",
+        sequence_length=2048,
+        data_parallel_replicate_degree=2,
+        data_parallel_shard_degree=3,
+        tensor_parallel_degree=4,
+        pipeline_parallel_degree=5,
+        context_parallel_degree=7,
+        expert_parallel_degree=6,
+        virtual_pipeline_chunks=8,
+        sequence_parallel=True,
+        compiled=True,
+    )
+    host = nodes(gpu("A100-80GB"), count=105)  # 105 x 8 = 2 x 3 x 4 x 5 x 7 devices
+    found = replace(candidate("megatron_3d", host, layout=layout), global_batch_size=2 * 3 * 8)
+    made = plan(found, cluster(host, between=100 * GIGABIT))
+    names = [name for name in type(made.parallelism).model_fields if name != "world_size"]
+    assert {name: getattr(made.parallelism, name) for name in names} == {name: getattr(layout, name) for name in names}
+    assert made.parallelism.world_size == 840
+    # Megatron-LM fuses its kernels by hand: torch.compile is not asked of it
+    assert not made.compile_model
+    whole = replace(layout, tensor_parallel_degree=1, data_parallel_shard_degree=12)
+    found = replace(found, layout=whole, global_batch_size=2 * 12 * 8)
+    assert not plan(found, cluster(host, between=100 * GIGABIT)).parallelism.sequence_parallel

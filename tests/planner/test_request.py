@@ -162,3 +162,10 @@ def test_the_best_on_other_devices_is_listed_though_its_strategy_is_chosen() -> 
     elsewhere = candidate("ddp", V100, run=500.0, layout=REPLICA)
     assert listed(CHOSEN, elsewhere)["ddp"][0] == "predicted 5 times as long"
     assert "ddp" not in listed(CHOSEN, candidate("ddp", A100, run=120.0, layout=REPLICA))
+
+
+def test_where_no_rule_said_anything_nothing_is_asked() -> None:
+    asked = read_request(outcome())
+    assert asked == Request()
+    assert asked.data_loader_workers == 0  # torch.utils.data.DataLoader's own default: data is loaded by the rank
+    assert read_request(outcome(data_loader_workers=-3)).data_loader_workers == 0

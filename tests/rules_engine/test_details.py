@@ -230,3 +230,16 @@ def test_a_value_from_a_fact_is_only_that() -> None:
     for wrong in ('{ fact = "cpu.workers", more = 1 }', "{ fact = 3 }", '{ facts = "cpu.workers" }'):
         with pytest.raises(RuleError, match="neither a number, a text nor a fact"):
             parse_file(replaced(SPEEDS, '{ fact = "cpu.workers" }', wrong), "f", shipped=True)
+
+
+def test_a_setting_outside_the_environment_is_unknown_whatever_it_is_called() -> None:
+    changed = replaced(SPEEDS, 'set = { family = "synchronous" }', 'set = { LD_PRELOAD = "x" }')
+    (problem,) = problems(small_ruleset(changed), SPECS)
+    assert (problem.kind, problem.message) == ("settable", "nothing called LD_PRELOAD can be set")
+
+
+@pytest.mark.parametrize("sign", ["\\n", "\\u0000"])
+def test_a_value_is_one_line(sign: str) -> None:
+    changed = replaced(SPEEDS, 'set = { family = "synchronous" }', f'set = {{ environment.X = "a{sign}b" }}')
+    with pytest.raises(RuleError, match="one line of at most 1000 characters"):
+        parse_file(changed, "f", shipped=True)

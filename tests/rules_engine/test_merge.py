@@ -125,3 +125,12 @@ def test_an_overlay_that_fits_nothing_is_refused(text: str, part: str, hint: str
     assert part in caught.value.message
     assert hint in caught.value.hint
     assert caught.value.message.startswith("mine/rules/0.toml")
+
+
+def test_a_replacement_without_a_text_keeps_the_question() -> None:
+    silent = replaced(REPLACE, 'ask = "Are they equal?"\n', "")
+    question = small_ruleset(overlays=(silent,)).questions["speeds"]
+    assert question.ask == "Are they equal?"
+    assert [b.id for b in question.branches] == ["MY1001", "MY1090", "MY1099"]
+    other = replaced(REPLACE, "Are they equal?", "Are they alike?")
+    assert small_ruleset(overlays=(other,)).questions["speeds"].ask == "Are they alike?"
