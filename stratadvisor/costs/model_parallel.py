@@ -79,7 +79,7 @@ def pipeline_seconds(
     if stages == 1:
         return 0.0, 0.0
     even = shape.num_layers / stages
-    fullest = math.ceil(even) if even >= 1 else 1
+    fullest = math.ceil(even)
     lightest = math.floor(even)
     if layout.stage_layers:
         fullest, lightest = max(layout.stage_layers[:-1]), layout.stage_layers[-1]

@@ -213,7 +213,6 @@ def _paths(ruleset: RuleSet) -> Iterator[Problem]:
         elif following in path:
             cycle = " -> ".join([*path[path.index(following) :], following])
             yield _at(ruleset.questions[path[-1]], "cycle", f"the questions lead in a circle: {cycle}")
-            finished.add(following)
         elif following not in finished:
             path.append(following)
             pending.append(iter(edges[following]))
