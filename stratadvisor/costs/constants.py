@@ -195,6 +195,9 @@ OVERLAP_COST: dict[str, float] = {
 }
 """Share of hidden communication that still shows: kernels that share the device's units and memory; with gloo the
 same cores compute and send (fit)."""
+COLLECTIVE_MEMORY_PASSES = 3.0
+"""Passes of a device's memory over each byte that a gather or scatter brings: written on arrival, read to be handed on,
+and packed or unpacked (counted). Computation beside it waits for them."""
 TENSOR_PARALLEL_EXPOSED, TENSOR_PARALLEL_OVERLAPPED = 1.0, 0.20
 """Share of tensor-parallel transfers that shows: plain Megatron, and recipes that run them beside the products
 (Transformer Engine's user buffers in NeMo, asynchronous tensor parallelism in torchtitan)."""

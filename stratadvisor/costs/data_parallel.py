@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from stratadvisor.costs import constants as fitted
 from stratadvisor.costs.collectives import (
@@ -15,6 +15,7 @@ from stratadvisor.costs.collectives import (
 from stratadvisor.costs.compute import ComputeTime
 from stratadvisor.costs.fp8 import linear_weights
 from stratadvisor.costs.overlap import exposed_seconds, exposed_side_by_side, overlap_cost
+from stratadvisor.costs.rates import device_rates
 from stratadvisor.costs.states import NF4_BYTES
 from stratadvisor.costs.trainable import gradient_bytes, model_part, trainable_parameters
 from stratadvisor.costs.work import Placement
@@ -38,12 +39,23 @@ class Traffic:
     links_differ: bool = False
     """Whether ``backward`` stays inside nodes and ``last_backward`` crosses the network, so that neither waits for the
     other."""
+    memory_micro_batch: float = field(default=0.0, compare=False)
+    """Per micro-batch: what passing over memory takes, hidden or not."""
+    memory_step: float = field(default=0.0, compare=False)
+    """The same once per step."""
 
 
 def traffic(
     shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement, compression: str = "none"
 ) -> Traffic:
     """Return the seconds of each kind of data-parallel communication, hidden or not."""
+    busy, once = _busy_memory(shape, layout, cluster, placement, compression)
+    moved = _links(shape, layout, cluster, placement, compression)
+    return replace(moved, memory_micro_batch=busy, memory_step=once)
+
+
+def _links(shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement, compression: str) -> Traffic:
+    """Return the seconds on the links."""
     part = model_part(shape, layout)
     trainable = trainable_parameters(shape, layout)
     weights = part * (weight_bytes(layout) - _fp8_saving(shape, layout))
@@ -69,6 +81,33 @@ def traffic(
     again = gather if layout.sharding == "parameters" else 0.0
     apart = group.num_nodes == 1 and placement.replicate.num_nodes > 1
     return Traffic(forward=gather, backward=again + scatter, last_backward=across, links_differ=apart)
+
+
+def _busy_memory(
+    shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement, compression: str
+) -> tuple[float, float]:
+    """Return seconds per micro-batch and per step for which communication keeps the devices' own memory busy.
+
+    Every rank receives all parts but its own; an all-reduce is a scatter and a gather. Over gloo the processors copy,
+    which its overlap accounts for.
+    """
+    group = placement.data if layout.sharding == "none" else placement.shard
+    if cluster.backend != "nccl" or group.size < 2:
+        return 0.0, 0.0
+    rate = min(device_rates(c.device, layout.precision).memory_bytes_per_second for c in cluster.classes)
+    each = fitted.COLLECTIVE_MEMORY_PASSES * (group.size - 1) / group.size / rate
+    trainable = trainable_parameters(shape, layout)
+    gradients = trainable * gradient_bytes(layout, compression)
+    trained_weights = trainable * (4 if layout.precision == "fp32" else 2)
+    if layout.sharding == "none":
+        return 0.0, each * (trainable / 8 * group.size if compression == "sign" else 2 * gradients)
+    if layout.sharding == "optimizer":
+        return 0.0, each * (gradients + trained_weights)
+    if layout.sharding == "gradients" and layout.engine != "fsdp2":
+        return each * gradients, each * trained_weights
+    weights = model_part(shape, layout) * (weight_bytes(layout) - _fp8_saving(shape, layout))
+    gathers = 2.0 if layout.sharding == "parameters" else 1.0
+    return each * (gathers * weights + gradients), 0.0
 
 
 def weight_bytes(layout: Layout) -> float:
@@ -127,7 +166,7 @@ def exposed_data_parallel_seconds(
     backward = compute.backward_seconds + compute.recompute_seconds
     # the first unit's gather and the last unit's scatter have nothing to run beside
     edge = 1.0 / max(1, shape.num_layers)
-    shown = moved.after
+    shown = moved.after + moved.memory_step + micro_batches * moved.memory_micro_batch
     if moved.forward or moved.backward:
         shown += micro_batches * exposed_seconds(moved.forward, compute.forward_seconds, cost, edge)
         shown += max(0.0, micro_batches - 1.0) * exposed_seconds(moved.backward, backward, cost, edge)

@@ -19,6 +19,7 @@ from stratadvisor.costs.data_parallel import (
     weight_bytes,
 )
 from stratadvisor.costs.overlap import exposed_seconds, overlap_cost
+from stratadvisor.costs.rates import device_rates
 from stratadvisor.costs.states import NF4_BYTES
 from stratadvisor.costs.trainable import adapter_parameters, gradient_bytes, model_part, trainable_parameters
 from stratadvisor.costs.work import place
@@ -214,3 +215,38 @@ def test_overlap_is_the_engines_and_over_gloo_there_is_little() -> None:
     assert overlap_cost(recipe, "nccl") == fitted.OVERLAP_COST["megatron_overlapped"]
     assert overlap_cost(replace(recipe, flash_attention=False), "nccl") == fitted.OVERLAP_COST["megatron"]
     assert overlap_cost(replace(recipe, engine="fsdp2"), "nccl") == fitted.OVERLAP_COST["fsdp2"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "micro_batch", "step"),
+    [
+        # weights gathered twice in 16 bit, gradients scattered in fp32
+        (FSDP, 2 * 2 + 4, 0),
+        (replace(FSDP, sharding="gradients"), 2 + 4, 0),
+        # DeepSpeed's gradients have 16 bit
+        (ZERO, 2 * 2 + 2, 0),
+        (replace(ZERO, sharding="gradients"), 2, 2),
+        (replace(ZERO, sharding="optimizer"), 0, 2 + 2),
+        # an all-reduce is a scatter and a gather
+        (Layout(engine="ddp", data_parallel_replicate_degree=32), 0, 2 * 4),
+    ],
+)
+def test_communication_passes_over_the_memory_of_the_devices(layout: Layout, micro_batch: int, step: int) -> None:
+    found = moved(layout)
+    others = 31 / 32 * fitted.COLLECTIVE_MEMORY_PASSES * PARAMETERS
+    rate = device_rates(NODES.device, layout.precision).memory_bytes_per_second
+    assert found.memory_micro_batch == pytest.approx(others * micro_batch / rate)
+    assert found.memory_step == pytest.approx(others * step / rate)
+    beside = ComputeTime(forward_seconds=1e3, backward_seconds=2e3, recompute_seconds=0.0, terms_seconds={})
+    idle = replace(found, memory_micro_batch=0.0, memory_step=0.0)
+    shown, hidden = (exposed_data_parallel_seconds(LLAMA_7B, layout, AT, m, beside, 3) for m in (found, idle))
+    assert shown - hidden == pytest.approx(others * (3 * micro_batch + step) / rate)
+
+
+def test_nobody_passes_over_memory_alone_or_over_gloo() -> None:
+    alone = replace(FSDP, data_parallel_shard_degree=1)
+    one = nodes(gpu("A100-80GB"), 1, 1)
+    found = traffic(LLAMA_7B, alone, cluster(one), place(alone, work(one)))
+    assert found.memory_micro_batch == found.memory_step == 0.0
+    over = replace(AT, backend="gloo")
+    assert traffic(LLAMA_7B, FSDP, over, place(FSDP, work(NODES))).memory_micro_batch == 0.0
