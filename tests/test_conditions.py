@@ -279,3 +279,20 @@ def test_literals_of_examples_take_the_facts_unit() -> None:
     for value, name in ((25, "a.rate"), ("x", "a.count"), (1, "a.flag"), (True, "a.count"), ([], "a.word")):
         with pytest.raises(ClauseError):
             literal(value, SPECS[name])
+
+
+def test_what_is_true_has_no_clause_that_decided_against_it() -> None:
+    condition = Condition((parse_clause("a.ratio <= 2"), parse_clause("a.fraction <= 0.5")))
+    for fraction, decided in ((0.5, None), (0.6, "a.fraction <= 0.5")):
+        known = {
+            "a.ratio": Fact(name="a.ratio", value=1.0, origin="measured"),
+            "a.fraction": Fact(name="a.fraction", value=fraction, origin="measured"),
+        }
+        found = evaluate(condition, known, SPECS).deciding
+        assert (f"{found.fact} {found.operator} {found.expected}" if found else None) == decided
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_an_examples_fact_is_finite(value: float) -> None:
+    with pytest.raises(ClauseError, match="is not a finite number"):
+        literal(value, SPECS["a.ratio"])

@@ -82,3 +82,9 @@ def test_times_read_at_a_glance():
 def test_memory_is_binary_and_rates_are_decimal():
     assert units.format_bytes(80e9) == "74.5 GiB"
     assert units.format_rate(25e9) == "25 GB/s"
+
+
+def test_a_quantity_that_only_its_unit_makes_endless_is_refused() -> None:
+    assert units.parse_quantity("1e299 GB", "bytes") == 1e308
+    with pytest.raises(ValueError, match="too large a number"):
+        units.parse_quantity("1e300 GB", "bytes")

@@ -6,6 +6,7 @@ from time_cases import cluster, gpu, nodes
 from stratadvisor.costs import constants
 from stratadvisor.costs.collectives import (
     Group,
+    _interpolate_sweep,
     all_gather_seconds,
     all_reduce_seconds,
     broadcast_seconds,
@@ -108,3 +109,8 @@ def test_declared_rates_are_not_fully_reached_and_unknown_ones_are_said() -> Non
     assert "unknown" in inter_node_bandwidth(blind)[1]
     assert "unknown" in intra_node_bandwidth(blind)[1]
     assert inter_node_bandwidth(blind)[0] < inter_node_bandwidth(at)[0]
+
+
+def test_of_two_measurements_of_nearly_one_size_the_slower_counts() -> None:
+    close = ((1024.0, 1e-4), (2.0**20, 3e-3), (2.0**20 + 0.5, 1e-3), (2.0**24, 1e-2))
+    assert _interpolate_sweep(close, 2.0**20 + 0.25) == 3e-3

@@ -263,3 +263,17 @@ def test_the_head_is_a_product_and_its_loss() -> None:
     # Megatron pads 32000 / 3 words to a multiple of 128
     padded = replace(PLAIN, engine="megatron", tensor_parallel_degree=3)
     assert head_seconds(SHAPE, padded, CPU, 2) == pytest.approx((3 * one + loss) * 84 * 128 / 32000)
+
+
+def test_a_model_without_an_output_projection_has_none_to_compute() -> None:
+    assert head_seconds(SHAPE.model_copy(update={"vocab_size": 0}), PLAIN, CPU, 2) == 0.0
+    assert head_seconds(SHAPE, PLAIN, CPU, 2) > 0.0
+
+
+def test_learned_positions_need_no_rotation() -> None:
+    layout = replace(PLAIN, python_norms=True)
+    learned = SHAPE.model_copy(update={"learned_positions": True})
+    turned, plain = (timed(layout, MEMORY_ONLY, shape).terms_seconds["memory_bound"] for shape in (SHAPE, learned))
+    # queries and keys of 4096 each, in each of 4 layers; MEMORY_ONLY takes 1e-12 s a byte, backward a multiple of it
+    forward = 4 * TOKENS * fitted.EAGER_ROTARY_BYTES["fp32"] * 2 * 4096 * 1e-12
+    assert turned - plain == pytest.approx(forward * (1 + fitted.ELEMENTWISE_BACKWARD))

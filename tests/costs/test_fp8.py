@@ -120,3 +120,24 @@ def test_gathers_move_8_bits() -> None:
     )
     linear = linear_weights(LLAMA_7B) / LLAMA_7B.num_parameters
     assert eight / plain == pytest.approx(1 - linear / 2, rel=0.02)  # a little more: small messages
+
+
+def test_a_rate_does_not_stand_in_for_an_instruction() -> None:
+    # a file may declare a rate for an A100, whose matrix units (8.0) have no 8-bit floating point
+    declared = replace(gpu("A100-80GB"), measured_flops_per_second={"fp8": 6e14})
+    assert fp8_refusal(declared, "tensor") == f"{declared.name} has no fp8 matrix units"
+
+
+def test_without_any_fp8_rate_the_products_are_no_faster() -> None:
+    half = device_rates(H100, "bf16")
+    peaks = {k: v for k, v in H100.peak_flops_per_second.items() if k != "fp8"}
+    assert fp8_rates(half, replace(H100, peak_flops_per_second=peaks)) == half
+
+
+def test_each_of_the_ranks_that_divide_the_weights_quantises_its_own() -> None:
+    rates = device_rates(H100, "bf16")
+    whole = linear_weights(LLAMA_7B) * (4 + 2) / rates.memory_bytes_per_second  # read, twice written; and a maximum
+    alone = replace(TITAN, data_parallel_shard_degree=1)
+    assert weights_seconds(LLAMA_7B, alone, rates) == pytest.approx(whole)
+    assert weights_seconds(LLAMA_7B, TITAN, rates) == pytest.approx(whole / 8)
+    assert weights_seconds(LLAMA_7B, replace(TITAN, sharding="none"), rates) == pytest.approx(whole)

@@ -158,3 +158,8 @@ def test_formats_that_a_device_knows() -> None:
     assert compute_format("bf16", CPU) == "bf16"  # emulated, at whatever rate
     timed = replace(gpu("T4"), measured_flops_per_second={"bf16": 1e12})
     assert compute_format("bf16", timed) == "bf16"
+
+
+def test_a_size_of_nothing_is_no_point_of_the_curve() -> None:
+    sized = replace(CPU, matmul_by_size={"fp32": {0: 5e10, 64: 1e11}})
+    assert device_rates(sized, "fp32").by_edge == ((math.log(64), 1e11),)

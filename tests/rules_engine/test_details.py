@@ -243,3 +243,58 @@ def test_a_value_is_one_line(sign: str) -> None:
     changed = replaced(SPEEDS, 'set = { family = "synchronous" }', f'set = {{ environment.X = "a{sign}b" }}')
     with pytest.raises(RuleError, match="one line of at most 1000 characters"):
         parse_file(changed, "f", shipped=True)
+
+
+def test_a_flowchart_that_was_not_checked_stops_where_it_does_not_go_on() -> None:
+    speeds = replaced(SPEEDS, 'next = "links"\n', "")
+    ruleset = small_ruleset(speeds)
+    fast = {"cluster.speed_spread": Fact(name="cluster.speed_spread", value=1.0, origin="measured")}
+    with pytest.raises(RuleError, match="branch SA1001 does not say what comes next"):
+        walk(ruleset, fast, SPECS)
+    # SA1090 says itself where it leads
+    slow = {"cluster.speed_spread": Fact(name="cluster.speed_spread", value=2.0, origin="measured")}
+    assert [d.branch for d in walk(ruleset, slow, SPECS).decisions] == ["SA1090"]
+
+
+def test_an_example_with_a_fact_that_nobody_knows_names_itself() -> None:
+    changed = replaced(SPEEDS, 'facts = { "cluster.speed_spread" = 1.1 }', 'facts = { "cluster.sped_spread" = 1.1 }')
+    with pytest.raises(RuleError, match=r"example 1: there is no fact cluster\.sped_spread") as caught:
+        run_examples(small_ruleset(changed), SPECS)
+    assert caught.value.hint == "did you mean cluster.speed_spread?"
+
+
+def test_a_branch_is_found_by_its_id() -> None:
+    found = small_ruleset().branch("SA2090")
+    assert found is not None
+    assert (found[0].id, found[1].name) == ("links", "slow-link")
+    assert small_ruleset().branch("SA9999") is None
+
+
+def test_an_id_whose_key_is_quoted_has_no_line() -> None:
+    branches = parse_file(replaced(SPEEDS, 'id = "SA1001"', '"id" = "SA1001"'), "f", shipped=True).branches
+    assert (branches[0].line, branches[1].line) == (0, SPEEDS[: SPEEDS.index('id = "SA1090"')].count("\n") + 1)
+
+
+@pytest.mark.parametrize("variable", ["LD_PRELOAD", "PATH", "PYTHONPATH"])
+def test_a_variable_that_decides_which_code_runs_is_refused(variable: str) -> None:
+    changed = replaced(SPEEDS, 'set = { family = "synchronous" }', f'set = {{ environment.{variable} = "x" }}')
+    with pytest.raises(RuleError, match=f"{variable} decides which code runs"):
+        parse_file(changed, "f", shipped=True)
+
+
+def test_a_question_has_branches_and_lists_are_lists_of_tables() -> None:
+    head = SPEEDS[: SPEEDS.index("[[branch]]")]
+    with pytest.raises(RuleError, match=r"the question speeds has no \[\[branch\]\]"):
+        parse_file(head, "f", shipped=True)
+    with pytest.raises(RuleError, match="branch must be a list of tables") as caught:
+        parse_file(f"branch = 3\n{head}", "f", shipped=True)
+    assert "[[branch]]" in caught.value.hint
+    assert parse_file(replaced(head, 'next = "links"', 'mode = "extend"'), "f", shipped=False).branches == ()
+
+
+def test_a_rule_file_that_the_system_will_not_read_is_one_sentence(tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "mine.toml").symlink_to("/proc/self/mem")  # a file of no size, whose first byte is not mapped
+    with pytest.raises(RuleError, match=r"mine\.toml cannot be read: "):
+        load_ruleset(overlays=[tmp_path])

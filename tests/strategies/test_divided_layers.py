@@ -16,7 +16,10 @@ from stratadvisor.schema.layout import Candidate
 from stratadvisor.schema.workload import ModelShape, Workload
 from stratadvisor.strategies import STRATEGIES
 from stratadvisor.strategies.megatron_degrees import Degrees, degrees
+from stratadvisor.strategies.selections import selections
+from stratadvisor.strategies.site import layout_for, sharing_site
 from stratadvisor.strategies.tp_fsdp2 import divides
+from stratadvisor.strategies.uneven import wants_unequal_shares
 
 FAST = 3200 * GIGABIT
 SLOW = 25 * GIGABIT
@@ -163,3 +166,30 @@ def test_a_plan_of_more_experts_keeps_total_and_active_parameters_apart() -> Non
         least = 6 * (mixture.num_active_parameters - 2 * mixture.vocab_size * mixture.hidden_size)
         per_token = c.time.model_flops_per_step / c.time.tokens_per_step
         assert least < per_token < 1.5 * 6 * mixture.num_active_parameters
+
+
+def test_one_stage_is_one_piece() -> None:
+    assert Degrees(tensor=2, pipeline=1, context=1, expert=1).chunks(32) == [1]
+    # 32 layers on 4 stages: 8 on each, in 1, 2, 4 or 8 pieces
+    assert Degrees(tensor=2, pipeline=4, context=1, expert=1).chunks(32) == [1, 2, 4, 8]
+
+
+def test_devices_that_work_together_are_never_more_than_there_are() -> None:
+    where = cluster(nodes(gpu("A100-80GB"), count=3, per_node=4), between=FAST)
+    whole = selections(where)[0]
+    workload = Workload(model=SMALL, global_batch_size=6)
+    assert sharing_site("megatron_3d", whole, workload, together=16) is None
+    # 12 devices, 8 at a time: two whole nodes, and each group takes all 6 sequences
+    shared = sharing_site("megatron_3d", whole, workload, together=8)
+    assert shared is not None
+    at, each = shared
+    assert (at.cluster.num_nodes, at.cluster.num_devices, each) == (2, 8, 6)
+    assert at.notes == ("12 devices are no multiple of 8, 8 are",)
+
+
+def test_one_class_never_wants_unequal_shares() -> None:
+    where = a100(2, FAST)
+    at, _ = sharing_site("ddp", selections(where)[0], Workload(model=SMALL)) or (None, 0)
+    assert at is not None
+    layout = layout_for(at, "ddp", replicate=16)
+    assert not wants_unequal_shares(at, layout, 17)

@@ -37,3 +37,7 @@ def test_a_delay_is_tried_where_there_is_something_to_hide(
     exchange: float, interval: int, longest: int, expected: list[int]
 ) -> None:
     assert delays(exchange, 1.0, interval, longest) == expected
+
+
+def test_steps_that_take_no_time_leave_the_shortest_interval() -> None:
+    assert solved_interval(1.0, 0.0, low=10, high=500) == 10

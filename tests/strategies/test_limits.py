@@ -41,3 +41,9 @@ def test_a_module_is_not_asked_to_recompute_layers() -> None:
     )
     for candidate in STRATEGIES["ddp"].candidates(GPUS, Workload(model=module, sequence_length=1)):
         assert candidate.layout.activation_checkpointing == "none"
+
+
+def test_offload_keeps_fp32_states_whatever_the_weights_are() -> None:
+    pure = Workload(model=SMALL, precision="bf16_pure")
+    assert "fp32 states" in obstacle("zero_offload", GPUS, pure)
+    assert [name for name in STRATEGIES if obstacle(name, GPUS, pure)] == ["zero_offload"]

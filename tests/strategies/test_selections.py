@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planning_clusters import GIGABIT, cluster, gpu, nodes
 
 from stratadvisor.strategies.selections import (
+    MAX_CLASSES_TRIED,
+    MAX_HALVINGS,
     Selection,
     device_rate,
     nearest_sharing,
@@ -87,3 +91,28 @@ def test_hostnames_are_those_of_the_nodes_kept() -> None:
     names = ("a", "b", "c", "d")
     half = selections(cluster(nodes(A100, count=4, hostnames=names), between=1e10))[1]
     assert half.cluster.classes[0].hostnames == ("a", "b")
+
+
+def test_a_batch_that_all_can_share_leaves_the_selection_as_it_is() -> None:
+    whole = selections(cluster(nodes(A100, count=2), between=1e10))[0]
+    assert nearest_sharing(whole, 32) is whole
+
+
+def test_of_many_classes_only_the_first_few_are_combined() -> None:
+    # seven speeds: alike cards whose rates differ
+    classes = [
+        nodes(replace(A100, name=f"card {i}", measured_flops_per_second={"bf16": i * 1e13})) for i in range(1, 8)
+    ]
+    found = [counted(s) for s in selections(cluster(*classes, between=1e10))]
+    lengths = {len(part) for part in found}
+    assert lengths == {1, 2, 3, 4, 5, 6, 7}
+    assert MAX_CLASSES_TRIED == 6
+    # the slowest is tried in the whole cluster alone, never by itself
+    assert [("8xcard 1", 1, 8)] not in found
+    assert [("8xcard 2", 1, 8)] in found
+
+
+def test_a_node_is_halved_a_few_times_only() -> None:
+    found = [counted(s)[0][1:] for s in selections(cluster(nodes(A100, per_node=64)))]
+    assert found == [(1, 64), (1, 32), (1, 16), (1, 8), (1, 4)]
+    assert MAX_HALVINGS == 4
