@@ -113,8 +113,3 @@ class Workload(Document):
                 f" a sequence length of {self.sequence_length} does not fit"
             )
         return self
-
-    @property
-    def tokens_per_step(self) -> int | None:
-        """Tokens of one optimizer step, when the batch is given."""
-        return None if self.global_batch_size is None else self.global_batch_size * self.sequence_length

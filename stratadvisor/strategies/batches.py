@@ -116,20 +116,12 @@ def _round(
     """Return whole shares near the ideal ones: each leaves a rest that the classes after it can form."""
     shares = [0] * len(order)
     rest = total
-    for position, i in enumerate(order):
+    for position, i in enumerate(order[:-1]):
         later = order[position + 1 :]
-        if not later:
-            share, odd = divmod(rest, counts[i])
-            if odd or not 1 <= share <= limits[i]:
-                return None
-            shares[i] = share
-            break
         unit = math.gcd(*(counts[j] for j in later))
         smallest = sum(counts[j] for j in later)
         largest = sum(counts[j] * limits[j] for j in later)
-        shared = math.gcd(counts[i], unit)
-        if rest % shared:
-            return None
+        shared = math.gcd(counts[i], unit)  # divides the rest: that of the last class, or the batch
         step = unit // shared
         first = rest // shared * pow(counts[i] // shared, -1, step) % step if step > 1 else 0
         low = max(1, -((largest - rest) // counts[i])) if largest < rest else 1
@@ -141,6 +133,7 @@ def _round(
             return None
         shares[i] = near
         rest -= counts[i] * near
+    shares[order[-1]] = rest // counts[order[-1]]  # without a rest and within its limit, by the steps before
     return tuple(shares)
 
 

@@ -102,8 +102,6 @@ def explore_intervals(
         return
     solved = solved_interval(exchange, alone.step_seconds.likely, low=shortest, high=largest)
     for interval in intervals(solved, usual, longest=longest):
-        if interval < 2:
-            continue
         for delay in delays(exchange, alone.step_seconds.likely, interval, longest_delay):
             extra = extra_steps_fraction(
                 kind, sync_interval_steps=interval, staleness=0, num_workers=num_workers, delay_steps=delay

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from time_cases import cluster, gpu, nodes
 
@@ -111,6 +113,7 @@ def test_declared_rates_are_not_fully_reached_and_unknown_ones_are_said() -> Non
     assert inter_node_bandwidth(blind)[0] < inter_node_bandwidth(at)[0]
 
 
-def test_of_two_measurements_of_nearly_one_size_the_slower_counts() -> None:
-    close = ((1024.0, 1e-4), (2.0**20, 3e-3), (2.0**20 + 0.5, 1e-3), (2.0**24, 1e-2))
-    assert _interpolate_sweep(close, 2.0**20 + 0.25) == 3e-3
+def test_of_two_sizes_that_only_rounding_tells_apart_the_slower_counts() -> None:
+    size = 2.0**20
+    sweep = ((1024.0, 1e-4), (math.nextafter(size, 0.0), 3e-3), (size, 1e-3), (2.0**24, 1e-2))
+    assert _interpolate_sweep(sweep, size) == 3e-3
