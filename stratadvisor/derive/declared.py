@@ -29,6 +29,7 @@ from stratadvisor.store import first_problem, parse_toml, read_text
 from stratadvisor.units import Dimension, parse_quantity
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
+MAX_NAME = 200
 MAX_NODES = 1_000_000
 MAX_DEVICES_PER_NODE = 1024
 _GROUP = re.compile(r"^(?:(?P<nodes>[0-9]{1,7})\s*[xX*]\s*)?(?P<count>[0-9]{1,5})\s*[xX*]\s*(?P<type>\S.*)$")
@@ -82,7 +83,7 @@ class DeclaredNode(_Strict):
 class DeclaredCluster(_Strict):
     """The whole file."""
 
-    name: str = Field(default="", max_length=200)
+    name: str = Field(default="", max_length=MAX_NAME)
     inter_node: str | None = None
     node: tuple[DeclaredNode, ...] = Field(min_length=1)
 
@@ -149,7 +150,7 @@ def _one_line(gpus: str, inter_node: str | None, intra_node: str | None) -> Clus
         if not 1 <= count <= MAX_NODES:
             raise UsageError(f"--gpus: {part.strip()[:80]!r} asks for {count} nodes; give 1 to {MAX_NODES}")
         nodes.append(DeclaredNode(count=count, gpus=f"{match['count']}x{match['type'].strip()}", intra_node=intra_node))
-    declared = DeclaredCluster(name=gpus.strip(), inter_node=inter_node, node=tuple(nodes))
+    declared = DeclaredCluster(name=gpus.strip()[:MAX_NAME], inter_node=inter_node, node=tuple(nodes))
     return _profile(declared, "--gpus", UsageError)
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from stratadvisor.catalog import devices
+from stratadvisor.catalog.cuda_builds import lacking_kernels
 
 
 @pytest.mark.parametrize(
@@ -96,3 +97,29 @@ def test_a_memory_of_nothing_is_not_the_devices() -> None:
     assert devices.lookup("A10") is not None
     assert devices.lookup("A10-00G") is None
     assert devices.lookup("A10 0GB") is None
+
+
+def test_nothing_suggests_nothing() -> None:
+    assert devices.suggestions("") == devices.suggestions(" -_ ") == ()
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "said"),
+    [
+        # CUDA 13's release notes: compilation for Maxwell, Pascal and Volta is removed
+        ((7, 0), "12.8", ""),
+        ((7, 0), "13.0", "a build with CUDA 12"),
+        ((7, 5), "13.0", ""),
+        # Blackwell is compiled for from CUDA 12.8 on
+        ((10, 0), "12.6", "12.8 or later"),
+        ((10, 0), "12.8", ""),
+        (None, "13.0", ""),
+        ((7, 0), "", ""),
+    ],
+)
+def test_a_build_of_torch_has_kernels_for_a_range_of_cards(
+    capability: tuple[int, int] | None, cuda: str, said: str
+) -> None:
+    found = lacking_kernels(capability, cuda)
+    assert said in found
+    assert bool(found) is bool(said)

@@ -140,3 +140,72 @@ def test_garbage_in_any_field_gives_a_shape_or_a_model_error(family: str, change
     except ModelError:
         return
     assert 0 < shape.num_active_parameters <= shape.num_parameters
+
+
+def test_bloom_calls_its_width_n_embed() -> None:
+    # bigscience/bloom-560m: config.json has n_embed and no hidden_size; 559214592 parameters by its model card
+    config = {"model_type": "bloom", "n_embed": 1024, "n_layer": 24, "n_head": 16, "vocab_size": 250880}
+    shape = shape_from_config(config, "bloom-560m")
+    assert shape.hidden_size == 1024
+    assert shape.num_parameters == 559_214_592
+
+
+def test_a_variant_that_the_count_does_not_know_is_refused_by_its_field() -> None:
+    config = {**LLAMA, "model_type": "phi"}
+    assert shape_from_config({**config, "qk_layernorm": False}, "m").num_layers == 32
+    with pytest.raises(ModelError, match="m: qk_layernorm = True is not supported for phi models") as caught:
+        shape_from_config({**config, "qk_layernorm": True}, "m")
+    assert "--model-size" in caught.value.hint
+
+
+def test_text_parts_lie_in_each_other_a_few_times_at_most() -> None:
+    # Qwen-Omni: thinker_config holds the text_config
+    omni = {"model_type": "qwen2_5_omni", "thinker_config": {"text_config": {**LLAMA}}}
+    assert shape_from_config(omni, "m").num_parameters == 6_738_415_616
+    deep: dict[str, Any] = LLAMA
+    for _ in range(10):
+        deep = {"text_config": deep}
+    with pytest.raises(ModelError, match="m: text_config has no model_type"):
+        shape_from_config(deep, "m")
+
+
+@pytest.mark.parametrize("inner", [None, 3, ["llama"]])
+def test_a_text_part_of_an_unknown_type_is_named(inner: object) -> None:
+    text = {k: v for k, v in LLAMA.items() if k != "model_type"} | {"model_type": inner}
+    with pytest.raises(ModelError, match="m: text_config has no model_type"):
+        shape_from_config({"model_type": "something-new", "text_config": text}, "m")
+
+
+def test_a_vision_tower_counts_with_its_own_ratio() -> None:
+    def tower(**more: object) -> int:
+        vision = {"hidden_size": 64, "num_hidden_layers": 2, "patch_size": 4, **more}
+        text = {**LLAMA, "model_type": "llama"}
+        return shape_from_config(
+            {"model_type": "llava", "text_config": text, "vision_config": vision}, "m"
+        ).num_vision_parameters
+
+    def expected(inner: int) -> int:  # arXiv:2010.11929
+        return 2 * (4 * 64 * 64 + 2 * 64 * inner + 9 * 64 + inner) + 3 * 4 * 4 * 64
+
+    assert tower() == expected(4 * 64)
+    assert tower(mlp_ratio=2) == expected(2 * 64)
+    assert tower(mlp_ratio=2, intermediate_size=100) == expected(100)
+    for odd in (True, "2", 0, -1, 1000):
+        assert tower(mlp_ratio=odd) == expected(4 * 64)
+    assert shape_from_config({"model_type": "llava", "text_config": LLAMA}, "m").num_vision_parameters == 0
+
+
+def test_a_config_that_the_system_will_not_read_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.symlink_to("/proc/self/mem")  # a file whose first byte is not mapped
+    with pytest.raises(ModelError, match=r"config\.json cannot be read: "):
+        read_config(path)
+
+
+def test_a_field_of_the_wrong_kind_is_no_traceback() -> None:
+    mixture = {**LLAMA, "model_type": "qwen3_moe", "moe_intermediate_size": 768, "num_experts": 8}
+    mixture["num_experts_per_tok"] = 2
+    assert shape_from_config(mixture, "m").num_experts == 8
+    for key, wrong in (("mlp_only_layers", 3), ("decoder_sparse_step", "2")):
+        with pytest.raises(ModelError, match="m: a field has the wrong kind of value"):
+            shape_from_config({**mixture, key: wrong}, "m")

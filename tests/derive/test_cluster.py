@@ -222,3 +222,34 @@ def test_renaming_hosts_changes_names_only():
     assert [(c.name, c.num_nodes, c.device) for c in one.classes] == [
         (c.name, c.num_nodes, c.device) for c in two.classes
     ]
+
+
+def within(rate: float | None, latency: float | None) -> CollectiveSweep:
+    return CollectiveSweep(
+        operation="all_reduce",
+        scope="intra_node",
+        backend="nccl",
+        world_size=2,
+        num_nodes=1,
+        points=(
+            SweepPoint(
+                message_bytes=2**20,
+                seconds=0.1,
+                algorithm_bandwidth_bytes_per_second=1e7,
+                bus_bandwidth_bytes_per_second=1e7,
+            ),
+        ),
+        latency_seconds=unknown("too short") if latency is None else measured(latency),
+        bus_bandwidth_bytes_per_second=unknown("too short") if rate is None else measured(rate),
+    )
+
+
+def test_a_measured_sweep_inside_a_node_beats_what_the_card_usually_has():
+    pair = node("a", gpu(0), gpu(1))
+    plain = planning_cluster(ClusterProfile(nodes=(pair,))).classes[0]
+    swept = planning_cluster(ClusterProfile(nodes=(pair,), collectives=(within(5e9, 7e-5),))).classes[0]
+    assert (swept.intra_node_bytes_per_second, swept.intra_node_latency_seconds) == (5e9, 7e-5)
+    assert swept.origins["intra_node_bytes_per_second"] == "measured"
+    lacking = planning_cluster(ClusterProfile(nodes=(pair,), collectives=(within(None, None),))).classes[0]
+    assert lacking.intra_node_bytes_per_second == plain.intra_node_bytes_per_second
+    assert lacking.intra_node_latency_seconds == plain.intra_node_latency_seconds

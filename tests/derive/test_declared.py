@@ -104,3 +104,47 @@ def test_a_wrong_cluster_file_is_refused_with_its_place(tmp_path, content, words
         declared.read_cluster_file(path)
     assert words in caught.value.message
     assert str(path) in caught.value.message
+
+
+def test_a_line_has_four_thousand_characters_at_most():
+    part = "8xA100-80GB,"
+    fits = (part * (4000 // len(part)))[:-1]
+    assert len(declared.parse_gpus(fits).nodes) == 4000 // len(part)
+    with pytest.raises(UsageError, match="longer than 4000 characters"):
+        declared.parse_gpus(fits + "," + part * 2)
+
+
+def test_a_type_longer_than_a_file_may_have_is_refused_by_its_field():
+    with pytest.raises(UsageError, match="--gpus: gpus"):
+        declared.parse_gpus("8x" + "A" * 300)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('[[node]]\ngpus = "A100-80GB"\n', "'A100-80GB' is not COUNTxTYPE"),
+        ('[[node]]\ngpus = "8xA100-80GB"\nhost_memory = "0GiB"\n', "host_memory: '0GiB' is not a positive quantity"),
+        ('[[node]]\ngpus = "8xA100-80GB"\nnetwork = "0GB/s"\n', "network: '0GB/s' is not a positive quantity"),
+        ('[[node]]\ngpus = "8xA100-80GB"\nnetwork = "1e-9B/s"\n', "not a possible rate"),
+        ('[[node]]\ngpus = "8xA100-80GB"\nstorage_read = "5"\n', "storage_read: "),
+        ('[[node]]\ngpus = "8xA100-80GB"\nintra_nod = "NVLink4"\n', "in node 1; did you mean 'intra_node'?"),
+        ('[[node]]\ngpus = "8xA100-80GB"\ndevice = { memry = "5GB" }\n', "did you mean 'memory'?"),
+        ('inter_nod = "NDR"\n[[node]]\ngpus = "8xA100-80GB"\n', "'inter_nod'; did you mean 'inter_node'?"),
+    ],
+)
+def test_a_wrong_value_of_a_cluster_file_is_named(tmp_path, content, words):
+    path = tmp_path / "c.toml"
+    path.write_text(content)
+    with pytest.raises(ProfileError) as caught:
+        declared.read_cluster_file(path)
+    assert words in caught.value.message
+
+
+def test_links_may_be_named_and_storage_declared(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_text('inter_node = "NDR"\n[[node]]\ncount = 2\ngpus = "8xH100"\nstorage_read = "2GB/s"\n')
+    profile = declared.read_cluster_file(path)
+    rate = profile.nodes[0].network_bytes_per_second
+    assert (rate.value, rate.origin) == (400e9 / 8, "catalog")  # InfiniBand NDR: 400 Gb/s
+    (storage,) = profile.nodes[0].storage
+    assert (storage.read_bytes_per_second.value, storage.read_bytes_per_second.origin) == (2e9, "declared")

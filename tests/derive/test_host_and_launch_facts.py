@@ -220,3 +220,21 @@ def test_scales_of_models(parameters: int, scale: str) -> None:
     assert facts["workload.parameters"].value == parameters
     assert facts["workload.global_batch_size"].value == 12
     assert facts_of(cluster(A100))["workload.global_batch_size"].value is None
+
+
+@pytest.mark.parametrize(
+    ("kernels", "capped"),
+    [
+        (("6.8.0-generic",), False),
+        # CUDA on WSL user guide, "Known limitations": pinned system memory is limited
+        (("6.8.0-generic", "5.15.167.4-microsoft-standard-WSL2"), True),
+        (("6.8.0-generic", ""), None),
+        (("", "5.15.167.4-microsoft-standard-WSL2"), True),
+    ],
+)
+def test_pinned_memory_is_capped_under_windows(kernels: tuple[str, ...], capped: bool | None) -> None:
+    known = [
+        NodeProfile(hostname=f"n{i}", software=SoftwareProfile(versions={"linux": kernel} if kernel else {}))
+        for i, kernel in enumerate(kernels)
+    ]
+    assert facts_of(cluster(A100), profile=profile_of(*known))["host.pinned_memory_capped"].value is capped
