@@ -22,6 +22,7 @@ from stratadvisor.costs.memo import Memo
 from stratadvisor.costs.model_parallel import per_micro_batch_seconds, pipeline_seconds
 from stratadvisor.costs.optimizer_step import optimizer_seconds
 from stratadvisor.costs.overlap import exposed_seconds, overlap_cost
+from stratadvisor.costs.processors import launch_seconds, update_seconds
 from stratadvisor.costs.rates import device_rates
 from stratadvisor.costs.span import relative_width
 from stratadvisor.costs.trainable import trainable_parameters
@@ -64,8 +65,6 @@ class _ClassTime:
         return sum(self.terms.values())
 
 
-MIN_SHARE = 0.01
-"""Of a processor; less is no quota that anybody sets."""
 _SUB_CLUSTERS: Memo[Cluster] = Memo(4096)
 
 
@@ -181,11 +180,11 @@ def _class_time(
     for name, seconds in compute.terms_seconds.items():
         terms[name] = seconds * count
     terms["memory_bound"] += weights_seconds(shape, layout, device_rates(node_class.device, layout.precision))
-    terms["launch"] = (terms["launch"] + _engine_step_seconds(layout, node_class)) * _host_slowness(node_class)
+    terms["launch"] = launch_seconds(terms["launch"], _engine_step_seconds(layout, node_class), layout, node_class)
     terms["tensor_parallel"] = parallel_shown * count
     terms["pipeline_bubble"] = bubble
     terms["exposed_communication"] = exposed + sends
-    terms["optimizer"] = update.update_seconds
+    terms["optimizer"] = update.update_seconds + update_seconds(_layers(shape, layout), layout, node_class)
     terms["offload"] = _exposed_offload(update.offload_seconds, update.offload_micro_batch_seconds, compute, count)
     terms["straggler"] = _straggler(compute.total_seconds * count, node_class, layout, placement)
     terms["data_wait"] = _data_wait(node_class, work, sum(terms.values()))
@@ -209,12 +208,10 @@ def _engine_step_seconds(layout: Layout, node_class: NodeClass) -> float:
     return seconds * (1.0 if node_class.device.kind == "cpu" else fitted.GPU_HOST_SHARE)
 
 
-def _host_slowness(node_class: NodeClass) -> float:
-    """Return how much longer Python takes where a process gets less than a whole processor (a quota)."""
-    share = min(1.0, node_class.processor_share)
-    if node_class.cpu_cores is not None:
-        share = min(share, node_class.cpu_cores / node_class.devices_per_node)
-    return 1 / max(MIN_SHARE, share)
+def _layers(shape: ModelShape, layout: Layout) -> float:
+    """Return layers whose states a rank updates."""
+    shards = 1 if layout.sharding == "none" else layout.data_parallel_shard_degree
+    return shape.num_layers / layout.pipeline_parallel_degree / shards
 
 
 def _calibration(cluster: Cluster, node_class: NodeClass, strategy: str) -> float | None:

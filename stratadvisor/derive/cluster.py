@@ -277,6 +277,7 @@ def _device(group: list[_Node]) -> Device:
     host_link, origins["host_link_bytes_per_second"] = _tightest([d.host_to_device_bytes_per_second for d in members])
     if host_link is None and spec is not None:
         host_link, origins["host_link_bytes_per_second"] = spec.host_link_bytes_per_second, "catalog"
+    operation, origins["operation_seconds"] = _middle([d.operation_seconds for d in members])
     power, origins["power_watts"] = _middle([d.power_limit_watts for d in members if d.power_limit_watts.value != 0])
     if power is None and spec is not None:
         power, origins["power_watts"] = spec.power_watts, "catalog"
@@ -296,6 +297,7 @@ def _device(group: list[_Node]) -> Device:
         compute_capability=capability,
         supports=_supports(weakest, spec, measured, capability),
         matmul_by_size=weakest.matmul_by_size,
+        operation_seconds=operation or None,
         origins=origins,
     )
 

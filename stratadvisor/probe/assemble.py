@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from stratadvisor.probe.fit import bus_factor, fit_alpha_beta
 from stratadvisor.probe.found import (
@@ -81,7 +82,13 @@ def with_compute(
             best[precision] = measured(by_size[precision][edge], text)
         else:
             best[precision] = unknown(found.reason or "no product was timed")
-    return device.model_copy(update={"matmul_flops_per_second": best, "matmul_by_size": by_size, **levels})
+    changes: dict[str, Any] = {"matmul_flops_per_second": best, "matmul_by_size": by_size, **levels}
+    small = rates["fp32"] if "fp32" in rates else MatmulRates()
+    if small.operation_seconds is not None:
+        factor, why = over_time(steady, small.processor_share, single)
+        text = "median of chains of 200 products of 16x16 elements, forward and backward" + (f"; {why}" if why else "")
+        changes["operation_seconds"] = measured(small.operation_seconds / factor, text)
+    return device.model_copy(update=changes)
 
 
 def speed_over_time(steady: Steadiness) -> SpeedOverTime | None:

@@ -7,6 +7,7 @@ accelerator branch was written against torch's documentation and has not been ru
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator
 
@@ -73,6 +74,28 @@ def _rates(
             return
 
 
+_CHAIN = 200
+_OPERATION_SECONDS = 0.15
+
+
+def operation_seconds(share_of_processor: float, budget_seconds: float = _OPERATION_SECONDS) -> float:
+    """Return the time of a small operation of an eager program on the CPU, forward and backward.
+
+    The median, since what disturbs it (a cold cache, another thread) disturbs training as well.
+    """
+    weight = torch.randn(16, 16, requires_grad=True)
+    first = torch.full((16, 16), 1e-3)
+
+    def chain() -> None:
+        value = first
+        for _ in range(_CHAIN):
+            value = value * weight
+        torch.autograd.grad(value.sum(), weight)
+
+    taken = samples(torch.device("cpu"), chain, budget_seconds, most=100, clock=clock_for(share_of_processor))
+    return statistics.median(taken) / _CHAIN / share_of_processor
+
+
 def measure(
     *,
     device: str,
@@ -104,6 +127,9 @@ def measure(
         if target.type == "cuda":
             torch.cuda.empty_cache()
         results[precision] = MatmulRates(
-            by_edge=found, reason="" if found else failure, processor_share=share_of_processor
+            by_edge=found,
+            reason="" if found else failure,
+            processor_share=share_of_processor,
+            operation_seconds=operation_seconds(share_of_processor) if kind == "cpu" and precision == "fp32" else None,
         )
     return results

@@ -37,6 +37,8 @@ class MatmulRates:
     reason: str = ""
     processor_share: float = 1.0
     """What the rates take to be had of a processor."""
+    operation_seconds: float | None = None
+    """Of a small operation on a CPU, forward and backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,8 @@ class Device:
     supports: frozenset[str]
     """Precisions that run on matrix units here; always has fp32."""
     matmul_by_size: dict[str, dict[int, float]] = field(default_factory=dict)
+    operation_seconds: float | None = None
+    """Of a small operation on a CPU in eager mode, forward and backward; None: not measured."""
     origins: dict[str, Origin] = field(default_factory=dict)
     """Field name -> origin of its value."""
 

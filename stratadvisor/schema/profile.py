@@ -148,9 +148,11 @@ class DeviceProfile(Document):
     """Best sustained rate of a large square product by precision (fp32, tf32, bf16, fp16, fp8)."""
     matmul_by_size: dict[str, dict[PositiveInt, PositiveNumber]] = Field(default_factory=dict)
     """Precision -> edge n of an n*n*n product -> FLOP per second, measured."""
-    memory_bandwidth_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
-    host_to_device_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
-    device_to_host_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
+    memory_bandwidth_bytes_per_second: Rate = unknown("not measured")
+    host_to_device_bytes_per_second: Rate = unknown("not measured")
+    device_to_host_bytes_per_second: Rate = unknown("not measured")
+    operation_seconds: Amount = unknown("not measured")
+    """A small operation on a CPU in eager mode, forward and backward: Python, dispatch, autograd."""
     speed_over_time: SpeedOverTime | None = None
     """Measured with NodeProfile.speed_variation; None: it keeps one speed, or nobody watched."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from planning_clusters import cluster, gpu, nodes
 
-from stratadvisor.costs.step import _host_slowness
+from stratadvisor.costs.processors import slowness
 from stratadvisor.derive.cluster import _with_processor_shares
 from stratadvisor.schema.cluster import NodeClass
 
@@ -22,7 +22,7 @@ def host(rate: float | None, name: str = "a processor", kind: str = "cpu") -> No
 def test_the_same_processor_at_half_the_rate_has_half_of_its_time() -> None:
     found = _with_processor_shares((host(4e10), host(2e10), host(3e10, name="another"), host(None)))
     assert [c.processor_share for c in found] == [1.0, 0.5, 1.0, 1.0]
-    assert [_host_slowness(c) for c in found] == [1.0, 2.0, 1.0, 1.0]
+    assert [slowness(c) for c in found] == [1.0, 2.0, 1.0, 1.0]
 
 
 def test_cards_have_hosts_that_nobody_measured_so() -> None:
@@ -33,11 +33,11 @@ def test_cards_have_hosts_that_nobody_measured_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "share", "slowness"), [(8.0, 1.0, 1.0), (4.0, 1.0, 2.0), (4.0, 0.25, 4.0), (0.0, 1.0, 100)]
+    ("cores", "share", "times"), [(8.0, 1.0, 1.0), (4.0, 1.0, 2.0), (4.0, 0.25, 4.0), (0.0, 1.0, 100)]
 )
-def test_the_smaller_of_quota_and_measured_share_counts(cores: float, share: float, slowness: float) -> None:
+def test_the_smaller_of_quota_and_measured_share_counts(cores: float, share: float, times: float) -> None:
     eight = nodes(gpu("A100-80GB"), count=1, per_node=8)
-    assert _host_slowness(replace(eight, cpu_cores=cores, processor_share=share)) == pytest.approx(slowness)
+    assert slowness(replace(eight, cpu_cores=cores, processor_share=share)) == pytest.approx(times)
 
 
 def test_launching_takes_longer_there() -> None:

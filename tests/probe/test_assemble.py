@@ -97,13 +97,14 @@ HALF = Levels(low_share=0.5, low_relative=0.5, high_relative=1.5, phase_seconds=
 
 def test_a_share_of_the_processor_seen_for_seconds_goes_before_one_seen_for_half_a_second() -> None:
     cpu = DeviceProfile(index=0, kind="cpu", name="a processor")
-    rates = {"fp32": MatmulRates(by_edge={256: 4e10, 512: 5e10}, processor_share=0.5)}
+    rates = {"fp32": MatmulRates(by_edge={256: 4e10, 512: 5e10}, processor_share=0.5, operation_seconds=2e-5)}
     # 0.3 of a processor over time, for which brief timings took 0.5
     found = assemble.with_compute(cpu, rates, "alone", "", watched(processor_share=0.3))
     assert found.matmul_by_size == {"fp32": {256: pytest.approx(2.4e10), 512: pytest.approx(3e10)}}
     assert found.matmul_flops_per_second["fp32"].value == pytest.approx(3e10)
     assert "the processor is had for 30% of 6.0 s" in found.matmul_flops_per_second["fp32"].detail
     assert found.speed_over_time is None
+    assert found.operation_seconds.value == pytest.approx(2e-5 * 0.5 / 0.3)
     triad = MemoryRate(bytes_per_second=8e9, array_bytes=2**26, num_samples=5, processor_share=0.5)
     assert assemble.memory_reading(triad, "", "", watched(processor_share=0.3)).value == pytest.approx(4.8e9)
     # nothing takes the processor away, as far as either saw; or nobody watched

@@ -102,6 +102,13 @@ def test_variation_is_that_of_the_timings() -> None:
     assert 0 < steady.processor_share <= 1
 
 
+def test_a_small_operation_is_timed_and_takes_longer_with_part_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    assert 1e-7 < compute.operation_seconds(1.0, budget_seconds=0.05) < 0.1
+    monkeypatch.setattr(compute, "samples", lambda *_, **__: [1.0, 2.0, 9.0])  # seconds of processor time
+    assert compute.operation_seconds(0.25) == pytest.approx(2.0 / 200 / 0.25)
+
+
 def test_work_is_counted_by_the_piece_of_time_with_parts() -> None:
     # done at 1, 1.5, 2 and 4: two and a half by 2.5, the last takes 2 s
     assert stability.speeds([0.0, 1.0, 1.5, 2.0, 4.0], 1.0) == pytest.approx([1.0, 2.0, 0.5, 0.5])
