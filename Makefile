@@ -6,7 +6,7 @@ WORK ?= run
 MODEL ?= 10M
 STEPS ?= 12
 
-.PHONY: run test dev lint types layers check clean
+.PHONY: run test coverage dev lint types layers check clean
 
 $(VENV)/.installed: pyproject.toml constraints-dev.txt
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +57,16 @@ test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not process" --reruns 1 -r fERs $(PYTEST_ARGS) || failed=1; \
 	$(BIN)/python -m pytest -m process --reruns 2 --reruns-delay 3 -r fERs $(PYTEST_ARGS) || failed=1; \
 	exit $$failed
+
+# Lines and branches of what models and decides, by the tests that run in this process; fails under 90 %.
+COVERING := $(addprefix tests/,costs planner strategies derive rules_engine catalog schema properties cases emit lint \
+	backtest cli hostile test_conditions.py test_units.py test_pipeline.py test_old_documents.py test_comparison.py)
+coverage: dev
+	mkdir -p build/coverage
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not process and not gpu" --cov --cov-report= --no-cov-on-fail \
+		$(COVERING) $(PYTEST_ARGS)
+	$(BIN)/coverage json -q -o build/coverage/found.json
+	$(BIN)/python -m benchmarks.covered build/coverage/found.json docs/coverage.md
 
 clean:
 	rm -rf $(VENV) run dist build

@@ -1,6 +1,6 @@
 """Mutation testing.
 
-    python -m benchmarks.mutation map                       # which tests run which lines (needs: pip install coverage)
+    python -m benchmarks.mutation map                       # which tests run which lines
     python -m benchmarks.mutation run [--per-module 10]     # goes on where the results end
     python -m benchmarks.mutation again                     # the survivors, after tests were added and ``map`` ran
     python -m benchmarks.mutation report

@@ -75,7 +75,7 @@ def forget() -> None:
 
 def measure(root: Path, tests: list[str], output: Path, known: Coverage | None = None) -> int:
     """Run the tests and write which lines each runs, beside those ``known``; return how many tests pass."""
-    import coverage  # not among the development dependencies
+    import coverage
 
     measuring = coverage.Coverage(data_file=None, include=[str(root / "stratadvisor" / p / "*") for p in MEASURED])
     recorder = _Recorder(measuring)
