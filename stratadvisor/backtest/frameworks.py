@@ -26,6 +26,10 @@ class Framework:
 
 _FUSED = {"compiled": "yes"}
 _MEGATRON = {"compiled": "yes", "engine": "megatron"}
+_SAILOR_NEO = {"outputs": "1", "n_heads": "20", "n_kv_heads": "20"}
+"""Its gpt_neo_model.py ends in a norm: nothing is projected. The stated 32 heads are those of its simulator's
+configuration; its profile_all.py runs GPT-Neo 2.7B with the 20 of the published model, and a layer of that profile
+takes what a layer of the runs does."""
 FRAMEWORKS = (
     Framework("torchtitan", "torchtitan", _FUSED),
     Framework("megatron", r"2104\.04473|2205\.05198", _MEGATRON),  # the papers' own runs
@@ -34,7 +38,8 @@ FRAMEWORKS = (
     Framework("jax", r"maxtext|paxml|jax|xla", _FUSED),
     Framework("fms-fsdp", "fms-fsdp|foundation-model-stack", _FUSED),  # torch.compile according to its README
     Framework("tinyllama", "tinyllama", _FUSED),  # fused norm, rotary and SwiGLU kernels according to its README
-    Framework("vectorlm", "vectorlm", {"activation_ckpt": "full"}),  # configs/config.yaml of the repository
+    # profiling/configs/benchmark.yaml, and model.bfloat16() in profiling/benchmark.py
+    Framework("vectorlm", "vectorlm", {"activation_ckpt": "full"}, pure=True),
     Framework("llm-foundry", "llm-foundry|llmfoundry", {"attention": "flash1"}),
     # doc/en/install.md: flash-attention 1.0.5 with its rotary kernel, apex with its fused RMSNorm. Its ZeRO optimizer
     # (internlm/solver/optimizer/hybrid_zero_optim.py) gives whole tensors to ranks, which broadcast them
@@ -80,8 +85,13 @@ def completed(row: Row) -> Row:
         cells["precision"] = "bf16_pure"
     if framework_of(row).name == "torchtune" and "+" in row.text("note") and "+packed" not in row.text("note"):
         cells["compiled"] = row.text("compiled") or "yes"  # its techniques are cumulative; compile follows packing
+    if framework_of(row).name == "automodel" and row.text("strategy") == "single":
+        # "TE + triton" in its table, which no longer has the runs with a pipeline
+        cells["kernels"], cells["norms"] = row.text("kernels") or "transformer-engine", row.text("norms") or "fused"
     if framework_of(row).name == "automodel" and (row.count("pp") or 1) > 1:
         cells["activation_ckpt"] = row.text("activation_ckpt") or "full"  # as its recipes with a pipeline say
+    if row.source == "sailor-gh200" and "neo" in row.text("model_name").lower():
+        cells |= _SAILOR_NEO
     if framework_of(row).name == "torchtitan":
         _split_for_pipeline(row, cells)
     if row.text("compiled") == "" and "eager" in row.text("note"):

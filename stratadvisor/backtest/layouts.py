@@ -132,9 +132,17 @@ def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) 
         flash_generation=1 if row.text("attention") == "flash1" else 2,
         compiled=row.text("compiled") == "yes",
         python_norms=row.text("norms") != "fused",
+        tuned_kernels=row.text("kernels") == "transformer-engine",
+        pipeline_micro_batches=_drained_after(row, stages, micro),
         dropout=row.text("dropout") != "no",
     )
     return _offloaded(row, layout)
+
+
+def _drained_after(row: Row, stages: int, micro: int) -> int:
+    """Return the micro-batches of a local batch, after which torch's schedules drain: ``local batch 4`` in the note."""
+    said = re.search(r"local batch (\d+)", row.text("note"))
+    return max(1, int(said[1]) // micro) if said and stages > 1 else 0
 
 
 def _stage_layers(row: Row, stages: int) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ COLUMNS = (
     "engine",
     "attention",
     "norms",
+    "kernels",
     "shards",
     "dropout",
     "compiled",

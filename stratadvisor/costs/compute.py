@@ -13,7 +13,7 @@ from stratadvisor.costs import constants as fitted
 from stratadvisor.costs import fp8
 from stratadvisor.costs.flops import Product, attention_share, layer_products
 from stratadvisor.costs.memo import Memo
-from stratadvisor.costs.rates import Rates, device_rates, product_seconds
+from stratadvisor.costs.rates import Rates, depth_share, device_rates, product_seconds
 from stratadvisor.schema.cluster import Device
 from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
@@ -83,6 +83,8 @@ def micro_batch_seconds(shape: ModelShape, layout: Layout, device: Device, micro
         layout.flash_attention,
         layout.flash_generation,
         layout.python_norms,
+        layout.tuned_kernels,
+        layout.dropout,
         layout.compiled,
         layout.engine,
         layout.sharding,
@@ -94,16 +96,19 @@ def micro_batch_seconds(shape: ModelShape, layout: Layout, device: Device, micro
 _LAYOUT_RATES: Memo[Rates] = Memo(4096)
 
 
+def tuned(layout: Layout) -> bool:
+    """Whether its products and attention are Transformer Engine's."""
+    return layout.engine == "megatron" or layout.tuned_kernels
+
+
 def layout_rates(layout: Layout, device: Device) -> Rates:
     """Return the device's rates as the engine of ``layout`` reaches them."""
-    return _LAYOUT_RATES.get(
-        (device,), (layout.precision, layout.engine == "megatron"), lambda: _layout_rates(layout, device)
-    )
+    return _LAYOUT_RATES.get((device,), (layout.precision, tuned(layout)), lambda: _layout_rates(layout, device))
 
 
 def _layout_rates(layout: Layout, device: Device) -> Rates:
     rates = device_rates(device, layout.precision)
-    if layout.engine == "megatron" or rates.basis != "catalog":  # a measured rate was measured with PyTorch
+    if tuned(layout) or rates.basis != "catalog":  # a measured rate was measured with PyTorch
         return rates
     share = fitted.EAGER_PRODUCT_SHARE.get(device.architecture, 1.0)
     return replace(rates, efficiency=rates.efficiency * share, attention_gain=rates.attention_gain / share)
@@ -112,7 +117,7 @@ def _layout_rates(layout: Layout, device: Device) -> Rates:
 def _flash_shares(layout: Layout, architecture: str) -> tuple[float, float]:
     """Return fused attention's rates, forward and backward, against large products in a tuned program."""
     newer = fitted.OLDER_ATTENTION_SHARE.get(architecture)
-    if layout.engine == "megatron" and newer is not None:
+    if tuned(layout) and newer is not None:
         return fitted.CUDNN_SHARES
     old = layout.flash_generation == 1 or architecture not in fitted.FLASH2_ARCHITECTURES
     forward, backward = fitted.FLASH1_SHARES if old else fitted.FLASH2_SHARES
@@ -146,23 +151,31 @@ def _compute(shape: ModelShape, layout: Layout, device: Device, micro_batch_size
     recompute = _recomputation(layers, layout)
     again = 0.0
     if layout.activation_checkpointing == "full":
-        again = layers.kernels * rates.launch_seconds
-        again += 0.0 if rates.cpu else shape.num_layers / stages * _checkpoint_host_seconds(layout)
+        here = shape.num_layers / stages
+        again = layers.kernels * rates.launch_seconds + _divided_host_seconds(layout, here, rates) / 3
+        again += 0.0 if rates.cpu else here * _checkpoint_host_seconds(layout) * rates.host_slowness
     return _assemble(whole, recompute, again, rates, _engine_host_seconds(layout, shape.num_layers / stages, rates))
 
 
 def _engine_host_seconds(layout: Layout, layers: float, rates: Rates) -> float:
     """Return what the engine's own Python takes for a micro-batch."""
-    share = 1.0 if rates.cpu else fitted.GPU_HOST_SHARE
-    divided = 0.0
-    if layout.engine == "fsdp2" and layout.tensor_parallel_degree > 1 and not layout.compiled:
-        divided = layers * fitted.DTENSOR_HOST_SECONDS_PER_LAYER * share
+    share = 1.0 if rates.cpu else fitted.GPU_HOST_SHARE * rates.host_slowness
+    divided = _divided_host_seconds(layout, layers, rates)
     if layout.data_parallel_shard_degree == 1 or layout.sharding != "parameters":
         return divided
     per_layer = fitted.ENGINE_HOST_SECONDS_PER_LAYER.get(
         "zero3" if layout.engine == "deepspeed" else layout.engine, 0.0
     )
     return divided + layers * per_layer * share
+
+
+def _divided_host_seconds(layout: Layout, layers: float, rates: Rates) -> float:
+    """Return what PyTorch's own tensor parallelism takes in Python for a micro-batch, a third of it forward."""
+    if layout.engine not in ("ddp", "fsdp2") or layout.tensor_parallel_degree == 1 or layout.compiled:
+        return 0.0
+    share = 1.0 if rates.cpu else fitted.GPU_HOST_SHARE * rates.host_slowness
+    operations = 1.0 if layout.method == "full" else fitted.ADAPTED_LINEAR_OPERATIONS
+    return layers * fitted.DTENSOR_HOST_SECONDS_PER_LAYER * operations * share
 
 
 def _assemble(whole: _Parts, recompute: float, again: float, rates: Rates, engine: float = 0.0) -> ComputeTime:
@@ -230,9 +243,9 @@ def _layer(
         parts.matmul += forward
         if product.mlp and not product.column_parallel:
             parts.last += forward
-        parts.matmul_backward += count * product_seconds(speed, rows, in_width, out_width)
+        parts.matmul_backward += count * product_seconds(speed, rows, in_width, out_width, turned=True)
         if trains_weights:
-            weight = product_seconds(speed, out_width, in_width, rows)
+            weight = product_seconds(speed, out_width, in_width, rows, turned=True)
             parts.matmul_backward += count * weight * fitted.WEIGHT_GRADIENT_SLOWDOWN
         weight_elements += count * out_width * in_width
         adapter_bytes += count * rows * (out_width + in_width) * rates.element_bytes
@@ -299,12 +312,24 @@ def _attention(parts: _Parts, shape: ModelShape, layout: Layout, rates: Rates, m
         parts.attention += flops / (rate * forward)
         parts.attention_backward += flops * fitted.FLASH_BACKWARD_FLOPS / (rate * backward)
         return
-    products = 4.0 * pairs * width / (rate * fitted.UNFUSED_MATMUL_SHARE)
-    fused_softmax = layout.compiled and rates.element_bytes == 2
-    passes = fitted.UNFUSED_PASSES if fused_softmax else fitted.UNFUSED_EAGER_PASSES
-    passes *= pairs * heads * rates.element_bytes / rates.memory_bytes_per_second
-    parts.attention += products + passes
-    parts.attention_backward += 2 * products + passes
+    products = 2.0 * pairs * width / (rate * depth_share(rates, shape.head_dim))
+    turned = products / rates.turned_share
+    forward, backward = _unfused_passes(layout, rates)
+    each = pairs * heads * rates.element_bytes / rates.memory_bytes_per_second
+    parts.attention += products + turned + forward * each
+    # the gradient of the probabilities is a product along rows, those of values, queries and keys are not
+    parts.attention_backward += products + 3 * turned + backward * each
+
+
+def _unfused_passes(layout: Layout, rates: Rates) -> tuple[float, float]:
+    """Return passes over the scores, forward and backward."""
+    if layout.compiled and rates.element_bytes == 2:
+        return fitted.UNFUSED_PASSES, fitted.UNFUSED_PASSES
+    forward = backward = fitted.UNFUSED_EAGER_PASSES
+    if layout.engine == "megatron":
+        forward, backward = fitted.UNFUSED_MEGATRON_PASSES
+    dropped = 0.0 if layout.dropout else fitted.DROPOUT_PASSES
+    return forward - dropped, backward - dropped
 
 
 def _elementwise(
@@ -341,7 +366,7 @@ def _head(shape: ModelShape, layout: Layout, rates: Rates, tokens: float) -> _Pa
         width = math.ceil(width / fitted.PADDED_VOCABULARY) * fitted.PADDED_VOCABULARY
     one = product_seconds(rates, tokens, width, shape.hidden_size)
     parts.matmul = one
-    parts.matmul_backward = one * (2.0 if layout.method == "full" else 1.0)
+    parts.matmul_backward = one * (2.0 if layout.method == "full" else 1.0) / rates.turned_share
     loss = tokens * width * fitted.CROSS_ENTROPY_BYTES_PER_LOGIT / rates.memory_bytes_per_second
     if rates.cpu:
         work = fitted.CPU_LOGIT_FLOPS["fp32" if rates.element_bytes == 4 else "half"]

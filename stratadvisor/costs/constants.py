@@ -24,6 +24,12 @@ MATMUL_EFFICIENCY: dict[str, dict[str, float]] = {
 }
 """Share of the dense peak that large products reach in training, clocks under load included (fit)."""
 
+ROW_MAJOR_FORMATS: dict[str, frozenset[str]] = {"hopper": frozenset({"tf32"})}
+ROW_MAJOR_SHARE = 0.63
+"""Hopper's new matrix instructions take TF32 operands along rows only (PTX ISA, wgmma: transposing is for 16 bit). Only
+a forward product has its operands so; the others run on Ampere's instructions, which reach 63 % of an H100's peak on
+average (arXiv:2402.13499)."""
+
 GRAPHICS_WATTS_PER_FLOPS: dict[str, float] = {"ampere": 350 / 1.423e14, "ada": 450 / 3.303e14}
 """What products with fp32 accumulation draw at the full rate and clock of the graphics chips (GA10x, AD10x): taken to
 be the power of the fastest GeForce card for the full rate of its units, half of which GeForce cards lock away. So these
@@ -81,11 +87,15 @@ FLASH_HEAD_EXPONENT = 0.11
 """Narrow heads feed the matrix units less well: rate falls as (head_dim / 128) ** exponent (fit)."""
 FLASH_BACKWARD_FLOPS = 2.5
 """Backward recomputes the scores: five products for two (FlashAttention, arXiv:2205.14135, section 3)."""
-UNFUSED_MATMUL_SHARE = 0.52
-UNFUSED_PASSES, UNFUSED_EAGER_PASSES = 6.9, 11.0
-"""Plain attention: low-efficiency batched products of depth head_dim, and passes over the S x S scores: with a fused
+UNFUSED_PASSES, UNFUSED_EAGER_PASSES = 5.8, 11.0
+"""Plain attention: batched products whose depth is that of a head, and passes over the S x S scores: with a fused
 masked softmax (fit; Megatron's takes 16 bit only), and one operation after another (counted: scale, mask, softmax and
 dropout read and write, the mask is read, the products write and read)."""
+DROPOUT_PASSES = 2.5
+"""Of these, dropout: the scores read and written, and a byte of its mask."""
+UNFUSED_MEGATRON_PASSES = (8.5, 19.5)
+"""Megatron's own torch path, forward and backward (counted): the product scales, and the mask is filled in place into a
+view of the scores, whose backward copies the gradient four times (PyTorch's CopySlices)."""
 
 # --- memory-bound work ---------------------------------------------------------------------------------------------
 MEMORY_BANDWIDTH_SHARE = 0.85
@@ -110,6 +120,11 @@ AUTOCAST_FORWARD_BYTES, AUTOCAST_BACKWARD_BYTES = 6.0, 14.0
 # --- kernel launches -----------------------------------------------------------------------------------------------
 KERNEL_LAUNCH_SECONDS = 1.1e-5
 """Host time per kernel from eager PyTorch (5 to 12 us; fit)."""
+GRACE_DEVICES = ("GH200", "GB200", "GB300")
+GRACE_SLOWNESS = 1.5
+"""Python and launches on NVIDIA's Grace against the x86 hosts of other devices: GH200 stays bound by its processor up
+to batches four times as large (arXiv:2504.11750); the figure is that of the launch-bound layers in the profile which
+Sailor's repository (profiles/OPT-350/GH-96) has beside its runs."""
 CPU_OPERATION_SECONDS = 15e-6
 """Dispatch, and waking the threads of one operation, on a CPU."""
 
@@ -130,7 +145,7 @@ CPU_DEEPSPEED_OPTIMIZER_FACTOR, CPU_DEEPSPEED_BYTES_PER_PARAMETER = 3.5, 100.0
 copied into buckets, scaled, handed to its part, measured, and the weight copied back (ZeRO-1 of 10M and 30M against
 DDP)."""
 EAGER_KERNELS_PER_LAYER, COMPILED_KERNELS_PER_LAYER = 30.0, 13.0
-MEGATRON_KERNELS_PER_LAYER = 50.0
+MEGATRON_KERNELS_PER_LAYER = 57.0
 """Megatron fuses the element-wise kernels but launches the rest from Python."""
 FP8_KERNELS = 4.0
 """More per layer and pass: one cast for each of the four linear layers."""
@@ -146,6 +161,8 @@ FSDP2 of torch 2.13 and DeepSpeed 0.19 against the plain model)."""
 DTENSOR_HOST_SECONDS_PER_LAYER = 8.5e-3
 """The same of tensor parallelism with DTensor in eager mode, on top of FSDP2's: every operation is dispatched in Python
 (processor time over a process group that moves nothing, against FSDP2 in the same run; compiling takes it away)."""
+ADAPTED_LINEAR_OPERATIONS = 6.0
+"""Operations on DTensors in place of one, where a linear layer has an adapter: dropout, down, scale, up and the sum."""
 ENGINE_HOST_SECONDS_PER_STEP = {"ddp": 1.0e-3, "deepspeed": 5.0e-3}
 """The same per optimizer step."""
 GPU_HOST_SHARE = 0.5

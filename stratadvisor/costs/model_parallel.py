@@ -86,10 +86,11 @@ def pipeline_seconds(
     pace = max(micro_batch_seconds * fullest / even, micro_batch_seconds * lightest / even + head_seconds)
     chunks = layout.virtual_pipeline_chunks
     others = stages * micro_batch_seconds + head_seconds - pace
-    bubble = others / chunks + micro_batches * (pace - micro_batch_seconds)
+    drains = max(1.0, micro_batches / layout.pipeline_micro_batches) if layout.pipeline_micro_batches else 1.0
+    bubble = drains * others / chunks + micro_batches * (pace - micro_batch_seconds)
     element = 4 if layout.precision == "fp32" else 2
     message: float = element * micro_batch_size * layout.sequence_length * shape.hidden_size
     message /= layout.context_parallel_degree * layout.tensor_parallel_degree
     one = send_seconds(message, cluster, across_nodes=placement.stages_cross_nodes, sharing=placement.ranks_per_node)
-    sends = 2 * chunks * (micro_batches * fitted.PIPELINE_SEND_EXPOSED + stages - 1) * one
+    sends = 2 * chunks * (micro_batches * fitted.PIPELINE_SEND_EXPOSED + drains * (stages - 1)) * one
     return bubble, sends

@@ -29,10 +29,14 @@ class Rates:
     """Share of it that large products reach in training."""
     memory_bytes_per_second: float
     launch_seconds: float
+    """Of the host, for one kernel; its other work takes longer in the same proportion, ``host_slowness``."""
     element_bytes: int
     cpu: bool
     by_edge: tuple[tuple[float, float], ...] = ()
     """(log edge, rate) of measured square products, rising; a CPU's or a GPU's."""
+    host_slowness: float = 1.0
+    turned_share: float = 1.0
+    """Rate of products whose operands do not lie along rows, as backward ones do not, against that of forward ones."""
     attention_gain: float = 1.0
     """By what fused attention's rate is higher than its share of this rate of products: neither a power limit nor a
     program that is not tuned slows it."""
@@ -87,12 +91,15 @@ def _device_rates(device: Device, precision: MixedPrecision) -> Rates:
         bandwidth *= fitted.MEMORY_BANDWIDTH_SHARE
     table = device.matmul_by_size.get(number_format) or (device.matmul_by_size.get("fp32") if cpu else None) or {}
     by_edge = _rising(table)
+    slowness = fitted.GRACE_SLOWNESS if (device.catalog_key or "").startswith(fitted.GRACE_DEVICES) else 1.0
     return Rates(
         peak_flops_per_second=peak,
         efficiency=efficiency,
         memory_bytes_per_second=bandwidth,
-        launch_seconds=fitted.CPU_OPERATION_SECONDS if cpu else fitted.KERNEL_LAUNCH_SECONDS,
+        launch_seconds=fitted.CPU_OPERATION_SECONDS if cpu else fitted.KERNEL_LAUNCH_SECONDS * slowness,
+        host_slowness=slowness,
         element_bytes=element,
+        turned_share=_turned_share(device, number_format),
         attention_gain=1.0 / _power_share(device, number_format) if basis == "catalog" else 1.0,
         architecture=device.architecture,
         cpu=cpu,
@@ -136,7 +143,7 @@ def _gpu_peak(
     graphics = device.architecture == "ampere" and device.compute_capability == (8, 6)
     generation = "ampere graphics" if graphics else device.architecture
     table = fitted.MATMUL_EFFICIENCY.get(generation, fitted.MATMUL_EFFICIENCY["unknown"])
-    efficiency = table.get(number_format, table["half"])
+    efficiency = table.get("tf32" if _in_tf32(device, number_format) else number_format, table["half"])
     if peak is None:
         other = max(device.measured_flops_per_second.values(), default=None)
         known = device.peak_flops_per_second.get("fp32")
@@ -144,6 +151,18 @@ def _gpu_peak(
         assumptions.append(f"no {number_format} rate is known for {device.name}; {guess / 1e12:.0f} TFLOP/s is assumed")
         return guess, efficiency, "assumed"
     return peak, efficiency * _power_share(device, number_format), "catalog"
+
+
+def _in_tf32(device: Device, number_format: str) -> bool:
+    """Whether fp32 products run on matrix units: the device is given their rate for both."""
+    peaks = device.peak_flops_per_second
+    return number_format == "fp32" and "tf32" in peaks and peaks.get("fp32") == peaks["tf32"]
+
+
+def _turned_share(device: Device, number_format: str) -> float:
+    formats = fitted.ROW_MAJOR_FORMATS.get(device.architecture, frozenset())
+    kind = "tf32" if _in_tf32(device, number_format) else number_format
+    return fitted.ROW_MAJOR_SHARE if kind in formats else 1.0
 
 
 def _power_share(device: Device, number_format: str) -> float:
@@ -185,8 +204,14 @@ def _interpolate(table: tuple[tuple[float, float], ...], log_edge: float) -> flo
     return y0 + (y1 - y0) * (log_edge - x0) / (x1 - x0)
 
 
-def product_seconds(rates: Rates, rows: float, out_width: float, in_width: float) -> float:
-    """Return the time of one rows x in_width times in_width x out_width product."""
+def depth_share(rates: Rates, depth: float) -> float:
+    """Return the share of its rate that a product reaches whose sums have ``depth`` terms."""
+    faster = rates.peak_flops_per_second / fitted.HALF_DEPTH_FLOPS
+    return float(depth / (depth + fitted.HALF_DEPTH * faster**fitted.HALF_DEPTH_EXPONENT))
+
+
+def product_seconds(rates: Rates, rows: float, out_width: float, in_width: float, *, turned: bool = False) -> float:
+    """Return the time of one rows x in_width times in_width x out_width product; ``turned``: of a backward pass."""
     flops = 2.0 * rows * out_width * in_width
     if flops <= 0:
         return 0.0
@@ -196,12 +221,11 @@ def product_seconds(rates: Rates, rows: float, out_width: float, in_width: float
         rate = _interpolate(rates.by_edge, edge) * fitted.CPU_SUSTAINED_SHARE
     else:
         # the pipeline of a tile fills once per depth; a part of the last round of tiles leaves units idle
-        half = fitted.HALF_DEPTH * (rates.peak_flops_per_second / fitted.HALF_DEPTH_FLOPS) ** fitted.HALF_DEPTH_EXPONENT
-        shape = in_width / (in_width + half)
+        shape = depth_share(rates, in_width)
         outputs = rows * out_width
         shape *= outputs / (outputs + fitted.HALF_OUTPUTS)
         if out_width % fitted.ALIGNED_ELEMENTS or in_width % fitted.ALIGNED_ELEMENTS:
             shape *= fitted.MISALIGNED_SHARE
-        rate = rates.peak_flops_per_second * rates.efficiency * shape
+        rate = rates.peak_flops_per_second * rates.efficiency * shape * (rates.turned_share if turned else 1.0)
     moved = rates.element_bytes * (rows * out_width + rows * in_width + out_width * in_width)
     return max(flops / rate, moved / rates.memory_bytes_per_second)

@@ -158,6 +158,8 @@ def _class_time(
     compute = micro_batch_seconds(shape, layout, node_class.device, work.micro_batch_size)
     count = work.micro_batches
     parallel, parallel_shown = per_micro_batch_seconds(shape, layout, cluster, placement, work.micro_batch_size)
+    if node_class.device.kind != "cpu":  # a device that waits for its host's launches moves data meanwhile
+        parallel_shown = max(0.0, parallel_shown - compute.terms_seconds["launch"])
     bubble, sends = 0.0, 0.0
     if layout.pipeline_parallel_degree > 1:
         head = head_seconds(shape, layout, node_class.device, work.micro_batch_size)

@@ -38,6 +38,9 @@ class Layout:
     virtual_pipeline_chunks: int = 1
     stage_layers: tuple[int, ...] = ()
     """Layers of each pipeline stage, first to last; empty: as even as they can be."""
+    pipeline_micro_batches: int = 0
+    """Micro-batches between two drains of the pipeline, which torch's schedules empty after every local batch; 0: all
+    of a step."""
     context_parallel_degree: int = 1
     expert_parallel_degree: int = 1
     sequence_parallel: bool = True
@@ -65,6 +68,8 @@ class Layout:
     python_norms: bool = False
     """RMSNorm and rotary embedding written in Python and in fp32, as models before torch 2.9's fused norm bring them;
     matters where nothing is compiled."""
+    tuned_kernels: bool = False
+    """Transformer Engine's products and attention in a PyTorch program (Megatron has them anyway)."""
     dropout: bool = True
     """Whether a model of the kind that has dropout (no gated MLP, Megatron's layers) applies it."""
     compiled: bool = False

@@ -99,3 +99,21 @@ def test_recipes_tell_what_their_table_leaves_out() -> None:
     assert run(src_key="llmfoundry", strategy="fsdp", precision="bf16").layout.flash_generation == 1
     newer = run(src_key="vectorlm", strategy="fsdp", precision="bf16").layout
     assert replace(newer, flash_generation=2, python_norms=True) == newer
+    assert newer.precision == "bf16_pure"
+    alone = run(src_key="automodel-lora", method="lora", precision="bf16", strategy="single", n_gpus="1").layout
+    assert (alone.tuned_kernels, alone.python_norms) == (True, False)
+    assert not pipelined.tuned_kernels
+
+
+def test_a_local_batch_drains_a_pipeline() -> None:
+    row = {"src_key": "automodel-lora", "method": "lora", "precision": "bf16", "micro_batch": "1"}
+    assert run(**row, pp="4", note="local batch 4").layout.pipeline_micro_batches == 4
+    assert run(**row, pp="4").layout.pipeline_micro_batches == 0
+    assert run(**row, note="local batch 4").layout.pipeline_micro_batches == 0
+
+
+def test_sailors_gpt_neo_is_the_program_that_ran() -> None:
+    neo = {"src_key": "sailor-gh200", "precision": "fp32", "model_name": "GPT-Neo-2.7B", "gpu_model": "GH200-96GB"}
+    sizes = {"hidden": "2560", "n_layers": "32", "n_heads": "32", "n_kv_heads": "32", "ffn_hidden": "10240"}
+    shape = run(**neo | sizes, n_params="", vocab="").shape
+    assert (shape.num_attention_heads, shape.head_dim, shape.num_outputs) == (20, 128, 1)

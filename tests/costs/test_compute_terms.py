@@ -104,6 +104,15 @@ def test_engines_that_gather_take_their_own_time_of_the_host() -> None:
     kernels = 4 * fitted.TENSOR_PARALLEL_KERNELS * fitted.KERNEL_LAUNCH_SECONDS * BOTH
     dispatch = 4 * fitted.DTENSOR_HOST_SECONDS_PER_LAYER * fitted.GPU_HOST_SHARE
     assert more(divided) == pytest.approx(kernels + dispatch, rel=1e-6)
+    # an adapter makes six operations of one; checkpointing does the forward third again
+    adapted = launches(replace(PLAIN, engine="ddp", method="lora", tensor_parallel_degree=2))
+    own = 4 * fitted.TENSOR_PARALLEL_KERNELS * fitted.KERNEL_LAUNCH_SECONDS * BOTH
+    assert adapted - launches(replace(PLAIN, engine="ddp", method="lora")) == pytest.approx(
+        own + 6 * dispatch, rel=1e-6
+    )
+    again = launches(replace(PLAIN, **divided, activation_checkpointing="full")) - launches(replace(PLAIN, **divided))
+    kernels = 4 * (fitted.EAGER_KERNELS_PER_LAYER + fitted.TENSOR_PARALLEL_KERNELS) * fitted.KERNEL_LAUNCH_SECONDS
+    assert again == pytest.approx(dispatch / 3 + kernels + 4 * fitted.CHECKPOINT_HOST_SECONDS, rel=1e-6)
     compiled = replace(PLAIN, **divided, compiled=True)
     fewer = 4 * (fitted.COMPILED_KERNELS_PER_LAYER + fitted.TENSOR_PARALLEL_KERNELS) + fitted.KERNELS_OUTSIDE_LAYERS
     assert launches(compiled) == pytest.approx(fewer * fitted.KERNEL_LAUNCH_SECONDS * BOTH, rel=1e-6)
@@ -180,15 +189,22 @@ def test_compiled_megatron_layers_pass_over_memory_so_often() -> None:
 def test_plain_attention_passes_over_the_scores() -> None:
     layout = Layout(engine="megatron", flash_attention=False, sequence_length=256)
     scores = 2 * 256 * 256 * 32  # of 32 heads
-    for compiled, precision, passes, element in (
-        (True, "bf16", fitted.UNFUSED_PASSES, 2),
-        (False, "bf16", fitted.UNFUSED_EAGER_PASSES, 2),
-        (True, "fp32", fitted.UNFUSED_EAGER_PASSES, 4),  # the fused kernel takes 16 bit only
-    ):
-        found = timed(replace(layout, compiled=compiled, precision=precision), MEMORY_ONLY)  # type: ignore[arg-type]
-        assert found.terms_seconds["attention"] == pytest.approx(2 * 4 * scores * passes * element / 1e12)
-    slow = replace(ENDLESS, measured_flops_per_second={"bf16": 1e14})
-    rate = 1e14 * fitted.SUSTAINED_SHARE * fitted.UNFUSED_MATMUL_SHARE
+    own = sum(fitted.UNFUSED_MEGATRON_PASSES)
+    assert own - 2 * fitted.DROPOUT_PASSES == 6 + 17  # write, fill, softmax, read; and what gradients copy
+    changes: tuple[tuple[dict[str, Any], float, int], ...] = (
+        ({"compiled": True}, 2 * fitted.UNFUSED_PASSES, 2),
+        ({"compiled": False}, own, 2),
+        ({"compiled": True, "precision": "fp32"}, own, 4),  # the fused kernel takes 16 bit only
+        ({"dropout": False}, own - 2 * fitted.DROPOUT_PASSES, 2),
+        ({"engine": "ddp"}, 2 * fitted.UNFUSED_EAGER_PASSES, 2),
+        ({"engine": "ddp", "dropout": False}, 2 * (fitted.UNFUSED_EAGER_PASSES - fitted.DROPOUT_PASSES), 2),
+    )
+    for change, passes, element in changes:
+        found = timed(replace(layout, **change), MEMORY_ONLY)
+        assert found.terms_seconds["attention"] == pytest.approx(4 * scores * passes * element / 1e12)
+    # an A100's peak halves at a depth of HALF_DEPTH, and heads are 128 wide
+    slow = replace(ENDLESS, measured_flops_per_second={"bf16": 1e14}, peak_flops_per_second={"bf16": 312e12})
+    rate = 1e14 * fitted.SUSTAINED_SHARE * 128 / (128 + fitted.HALF_DEPTH)
     whole = timed(layout, slow).terms_seconds["attention"]
     assert whole == pytest.approx(3 * 4 * 4.0 * 2 * 256 * 256 * 4096 / rate)  # forward once, backward twice
 

@@ -122,6 +122,16 @@ def test_the_fullest_of_uneven_stages_sets_the_pace() -> None:
     assert bubble == pytest.approx(4.75 - (5 / 8 + 0.75) + 8 * (5 / 8 + 0.75 - 1))
 
 
+def test_torchs_schedules_drain_after_every_local_batch() -> None:
+    # 8 micro-batches in local batches of 2: filled and drained four times, with 3 s each, and 3 sends each way
+    whole = replace(MEGATRON, pipeline_parallel_degree=4)
+    for size, times in ((2, 4), (3, 8 / 3), (8, 1), (16, 1)):
+        bubble, sends = piped(replace(whole, pipeline_micro_batches=size), head=0.0)
+        assert bubble == pytest.approx(3.0 * times)
+        one = 1e-5 + 2 * 2 * 2048 * 4096 / 200e9
+        assert sends == pytest.approx(2 * (8 * fitted.PIPELINE_SEND_EXPOSED + 3 * times) * one)
+
+
 @pytest.mark.parametrize(("precision", "element"), [("bf16", 2), ("fp32", 4)])
 def test_a_micro_batch_passes_every_border_of_stages_twice(precision: str, element: int) -> None:
     layout = replace(MEGATRON, pipeline_parallel_degree=4, precision=precision)  # type: ignore[arg-type]

@@ -97,6 +97,28 @@ def test_a_gpu_reaches_a_share_of_its_peak_by_architecture() -> None:
     assert device_rates(stranger, "bf16").efficiency == fitted.MATMUL_EFFICIENCY["unknown"]["half"]
 
 
+def test_tf32_on_hopper_is_slow_where_operands_do_not_lie_along_rows() -> None:
+    hopper, ampere = gpu("H100-80GB"), A100
+    for device in (hopper, ampere):
+        plain = device_rates(device, "fp32")
+        assert (plain.turned_share, plain.efficiency) == (1.0, fitted.MATMUL_EFFICIENCY[device.architecture]["fp32"])
+        peaks = dict(device.peak_flops_per_second)
+        given = replace(device, peak_flops_per_second=peaks | {"fp32": peaks["tf32"]})
+        found = device_rates(given, "fp32")
+        assert found.efficiency == fitted.MATMUL_EFFICIENCY[device.architecture]["tf32"]
+        forward, backward = (product_seconds(found, 8192, 8192, 8192, turned=turned) for turned in (False, True))
+        share = fitted.ROW_MAJOR_SHARE if device is hopper else 1.0
+        assert forward / backward == pytest.approx(share)
+    assert device_rates(hopper, "bf16").turned_share == 1.0
+
+
+def test_grace_launches_more_slowly() -> None:
+    found = device_rates(gpu("GH200-96GB"), "bf16")
+    assert found.launch_seconds == fitted.KERNEL_LAUNCH_SECONDS * fitted.GRACE_SLOWNESS
+    assert found.host_slowness == fitted.GRACE_SLOWNESS
+    assert device_rates(gpu("H100-80GB"), "bf16").host_slowness == 1.0
+
+
 def test_a_power_limit_slows_by_its_exponent() -> None:
     limited = replace(A100, power_watts=200.0)  # of 400
     share = device_rates(limited, "bf16").efficiency / device_rates(A100, "bf16").efficiency

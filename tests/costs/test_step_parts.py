@@ -13,10 +13,12 @@ from stratadvisor.costs import constants as fitted
 from stratadvisor.costs.collectives import Group, all_reduce_seconds, broadcast_seconds
 from stratadvisor.costs.compute import micro_batch_seconds
 from stratadvisor.costs.convergence import extra_steps_fraction
+from stratadvisor.costs.model_parallel import per_micro_batch_seconds
 from stratadvisor.costs.optimizer_step import optimizer_seconds
 from stratadvisor.costs.overlap import exposed_seconds, overlap_cost
 from stratadvisor.costs.span import relative_width
 from stratadvisor.costs.step import estimate_step
+from stratadvisor.costs.work import place
 from stratadvisor.schema.cluster import Cluster, NodeClass
 from stratadvisor.schema.layout import Layout, TimeEstimate
 
@@ -128,6 +130,18 @@ def test_an_earlier_run_of_the_same_device_and_strategy_scales_every_term() -> N
     ratios = {(own, "x"): 2.0}
     found = step(ddp(16), cluster(nameless, inter_node_bytes_per_second=1e9, calibration_time_ratios=ratios), nameless)
     assert found.step_seconds.likely == pytest.approx(2 * plain.step_seconds.likely, rel=0.2)
+
+
+def test_a_device_that_waits_for_launches_moves_data_meanwhile() -> None:
+    layout = Layout(engine="megatron", tensor_parallel_degree=8, data_parallel_replicate_degree=2, sequence_length=64)
+    found = step(layout, steps=1).terms_seconds
+    _, shown = per_micro_batch_seconds(LLAMA_7B, layout, AT, place(layout, work(NODES, 2, 1)), 2)
+    assert found["launch"] > shown > 0  # 128 tokens are nothing to eight devices
+    assert found["tensor_parallel"] == 0.0
+    long = replace(layout, sequence_length=2048)
+    _, shown = per_micro_batch_seconds(LLAMA_7B, long, AT, place(long, work(NODES, 2, 1)), 2)
+    found = step(long, steps=1).terms_seconds
+    assert found["tensor_parallel"] == pytest.approx(shown - found["launch"])
 
 
 def test_an_engines_own_step_takes_host_time() -> None:
