@@ -44,8 +44,10 @@ FRAMEWORKS = (
     # doc/en/install.md: flash-attention 1.0.5 with its rotary kernel, apex with its fused RMSNorm. Its ZeRO optimizer
     # (internlm/solver/optimizer/hybrid_zero_optim.py) gives whole tensors to ranks, which broadcast them
     Framework("internlm", "internlm", {"attention": "flash1", "norms": "fused", "shards": "tensors"}),
-    Framework("litgpt", "litgpt", {"lora_rank": "8"}),  # finetune/lora.py: lora_r
-    Framework("fsdp_qlora", "fsdp.qlora", {"lora_rank": "64"}, pure=True),  # train.py: --lora_rank
+    # finetune/lora.py: lora_r, chunked_cross_entropy; bitsandbytes 0.41 kept the inputs of frozen matrices
+    Framework("litgpt", "litgpt", {"lora_rank": "8", "loss": "chunked", "frozen_inputs": "kept", "engine": "fsdp1"}),
+    # train.py: --lora_rank; the models are those of transformers in early 2024
+    Framework("fsdp_qlora", "fsdp.qlora", {"lora_rank": "64", "loss": "returned", "engine": "fsdp1"}, pure=True),
     Framework("torchtune", "torchtune"),
     # run_squad.py: two outputs per token, start and end of the answer
     Framework("deeplearning-examples", "lambdal|deeplearningexamples", {"attention": "plain", "outputs": "2"}),
@@ -85,6 +87,8 @@ def completed(row: Row) -> Row:
         cells["precision"] = "bf16_pure"
     if framework_of(row).name == "torchtune" and "+" in row.text("note") and "+packed" not in row.text("note"):
         cells["compiled"] = row.text("compiled") or "yes"  # its techniques are cumulative; compile follows packing
+        if "+compile" not in row.text("note"):
+            cells["loss"] = row.text("loss") or "chunked"  # which follows compile
     if framework_of(row).name == "automodel" and row.text("strategy") == "single":
         # "TE + triton" in its table, which no longer has the runs with a pipeline
         cells["kernels"], cells["norms"] = row.text("kernels") or "transformer-engine", row.text("norms") or "fused"
@@ -94,6 +98,8 @@ def completed(row: Row) -> Row:
         cells |= _SAILOR_NEO
     if framework_of(row).name == "torchtitan":
         _split_for_pipeline(row, cells)
+    if row.source == "bigscience-a100" and row.text("precision") == "bf16":
+        _as_chronicled(row, cells)
     if row.text("compiled") == "" and "eager" in row.text("note"):
         cells["compiled"] = "no"
     if row.text("precision") == "fp32" and _megatron_style(row) and _architecture(row) not in _OLD:
@@ -108,6 +114,24 @@ def _split_for_pipeline(row: Row, cells: dict[str, str]) -> None:
         cells["micro_batch"] = str(batch // stages)
     if stages > 1 and row.text("vpp") == "" and "interleaved" in row.text("note"):
         cells["vpp"] = "2"  # two stages on each rank
+
+
+def _as_chronicled(row: Row, cells: dict[str, str]) -> None:
+    """Add what chronicles-prequel.md of BigScience says of its bf16 runs of February 2022.
+
+    Until the 28th they had the optimizer of fp16 runs, with 16-bit gradient sums; from that day on fp32 sums, and the
+    embedding and the output projection count as layers when stages are cut ("Rebalancing layers").
+    """
+    day = re.search(r"\b02-(\d\d)\b", row.text("note"))
+    if day is None:
+        return
+    if int(day[1]) < 28:
+        cells["precision"] = "fp16"
+        return
+    stages, layers = row.count("pp") or 1, row.count("n_layers") or 0
+    if stages > 2 and layers and (layers + 2) % stages == 0 and row.text("stage_layers") == "":
+        inner = (layers + 2) // stages
+        cells["stage_layers"] = " ".join(map(str, [inner - 1, *[inner] * (stages - 2), inner - 1]))
 
 
 def _megatron_style(row: Row) -> bool:

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from stratadvisor.backtest.rows import Row
-from stratadvisor.schema.layout import Engine, Fp8Scaling, Layout, MixedPrecision, Sharding
+from stratadvisor.schema.layout import Engine, Fp8Scaling, Layout, Loss, MixedPrecision, Sharding
 from stratadvisor.schema.workload import Method
 
 _ENGINES: dict[str, tuple[Engine, Sharding]] = {
@@ -127,6 +127,10 @@ def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) 
         activation_checkpointing=checkpointing,  # type: ignore[arg-type]  # checked above
         method=method,
         lora_rank=row.count("lora_rank") or 16,
+        double_quantized=not re.search(r"\bnf4\b(?!-dq)", row.text("note")),
+        frozen_inputs_kept=row.text("frozen_inputs") == "kept",
+        loss=_loss(row),
+        flat_units=row.text("engine") == "fsdp1",
         sequence_parallel=row.text("sequence_parallel") != "no",
         flash_attention=row.text("attention") != "plain",
         flash_generation=1 if row.text("attention") == "flash1" else 2,
@@ -137,6 +141,13 @@ def layout_of(row: Row, precision: MixedPrecision, devices: int, per_node: int) 
         dropout=row.text("dropout") != "no",
     )
     return _offloaded(row, layout)
+
+
+def _loss(row: Row) -> Loss:
+    said = row.text("loss") or "whole"
+    if said not in ("whole", "chunked", "returned"):
+        raise NotExpressibleError(f"a loss {said!r} is not modelled")
+    return said  # type: ignore[return-value]  # checked above
 
 
 def _drained_after(row: Row, stages: int, micro: int) -> int:

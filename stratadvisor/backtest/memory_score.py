@@ -83,8 +83,13 @@ def is_memory_row(row: Row) -> bool:
 
 
 def predict_memory(row: Row) -> MemoryOutcome | str:
-    """Return a run's peak beside its measurement, or why there is none."""
-    return attempt(_predict, row)
+    """Return a run's peak beside its measurement, or why there is none.
+
+    A stated number of heads goes first here: the peaks of `sailor-gh200`'s GPT-Neo are those of the 32 it states, its
+    step times those of the published model's 20.
+    """
+    stated = {column: row.text(column) for column in ("n_heads", "n_kv_heads") if row.text(column)}
+    return attempt(lambda full: _predict(Row(full.line, full.cells | stated)), row)
 
 
 def _predict(row: Row) -> MemoryOutcome:
@@ -141,8 +146,8 @@ def _share(found: MemoryEstimate, kind: str) -> float:
     """
     whole = found.peak_bytes.likely
     part = whole
-    if "reserved" in kind or "allocated" in kind or "active" in kind:
-        part -= found.terms_bytes.get("context", 0.0)
     if "allocated" in kind or "active" in kind:
-        part -= found.terms_bytes.get("reserve", 0.0)
+        part = found.allocated_bytes
+    elif "reserved" in kind:
+        part -= found.terms_bytes.get("context", 0.0)
     return part / whole if whole > 0 else 1.0

@@ -47,6 +47,8 @@ COLUMNS = (
     "compiled",
     "sequence_parallel",
     "lora_rank",
+    "frozen_inputs",
+    "loss",
     "optimizer",
     "peak_mem_gib",
     "mem_kind",

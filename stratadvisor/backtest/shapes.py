@@ -11,6 +11,8 @@ from stratadvisor.schema.workload import Family, ModelShape
 USUAL_HEAD = 128
 """Width of a head where the number of heads is not stated: it hardly matters to the time of large models."""
 MIXTURE = "(MoE)"
+_ROUNDED = 0.02
+"""Sizes are printed with two digits and more."""
 _GATED_NAMES = ("llama", "qwen", "mistral", "yi-", "internlm", "gemma")
 _ENCODERS = ("bert", "roberta")
 _TIED_NAMES = ("gpt", "mpt", "opt", "bert", "llama-3.2-3b", "llama-3.2-1b")
@@ -50,6 +52,9 @@ def _body(row: Row) -> ModelShape | str:
     family: Family = "encoder" if encoder else "decoder"
     counted = _count(layers, hidden, heads * head_dim, keys * head_dim, width, vocab, gated=gated, tied=tied)
     total = stated if stated is not None and 0.8 < stated / counted < 1.25 else counted
+    inside = _count(layers, hidden, heads * head_dim, keys * head_dim, width, 0, gated=gated, tied=tied)
+    if stated is not None and abs(stated / inside - 1) < _ROUNDED < abs(stated / counted - 1):
+        total = counted  # the stated size leaves out the embeddings
     return ModelShape(
         name=name,
         source=row.text("source") or row.name,

@@ -41,11 +41,12 @@ def norm_extra_bytes(shape: ModelShape, layout: Layout, recipe: Recipe) -> float
 
     Without a fused kernel torch keeps the normalised value in fp32 and, in 16 bit, an fp32 input in place of the
     16-bit one. LayerNorm is fused everywhere; RMSNorm when compiled, in Megatron-LM, and on GPUs since torch 2.9 when
-    the model uses torch's own. That last case is not assumed: many models bring their own norm.
+    the model uses torch's own. That last case is not assumed: many models bring their own norm. The normalised value
+    is for the gradient of the norm's weight: beside adapters, which leave it frozen, it is not kept.
     """
     if layout.compiled or shape.norm_bias or in_megatron(layout):
         return 0.0
-    return shape.hidden_size * (4 + max(0, 4 - recipe.residual))
+    return shape.hidden_size * ((4 if layout.method == "full" else 0) + max(0, 4 - recipe.residual))
 
 
 def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe) -> LayerBytes:
@@ -68,6 +69,10 @@ def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe) -> LayerBytes
     transient = mlp_transient + r * hidden
     if layout.method != "full":
         full += 7 * layout.lora_rank * e
+    if layout.method == "qlora" and layout.frozen_inputs_kept:
+        full += e * (
+            2 * hidden + _down_width(shape, layout)
+        )  # a copy each of what attention and MLP get, and of down's
     kept = full
     if layout.activation_checkpointing == "full":
         kept = r * hidden
@@ -76,6 +81,12 @@ def layer_bytes(shape: ModelShape, layout: Layout, recipe: Recipe) -> LayerBytes
         lse = 4 * shape.num_attention_heads / tensor
         kept = min(full, r * hidden + e * (2 * queries + keys) + lse + mlp_kept)
     return LayerBytes(full=full, kept=kept, transient=transient)
+
+
+def _down_width(shape: ModelShape, layout: Layout) -> float:
+    """Return the width of what the last matrix of an MLP reads."""
+    routed = shape.num_experts_per_token + shape.num_shared_experts if shape.num_experts else 1
+    return routed * shape.ffn_hidden_size / layout.tensor_parallel_degree
 
 
 def _mlp(shape: ModelShape, layout: Layout, recipe: Recipe) -> tuple[float, float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratadvisor.costs.parameters import ParameterCounts, RankParameters, adapter_parameters
-from stratadvisor.costs.states import NF4_BYTES, Recipe
+from stratadvisor.costs.states import NF4_BYTES, NF4_PLAIN_BYTES, Recipe
 from stratadvisor.schema.layout import Layout
 
 
@@ -16,9 +16,28 @@ def base_bytes_per_parameter(counts: ParameterCounts, local: RankParameters, lay
     if layout.method == "full" or not counts.adapted_per_layer or not local.total:
         return recipe.weight
     adapted = min(1.0, local.layers * counts.adapted_per_layer / layout.tensor_parallel_degree / local.total)
-    small = NF4_BYTES if layout.method == "qlora" else float(recipe.compute)
+    small = float(recipe.compute)
+    if layout.method == "qlora":
+        small = NF4_BYTES if layout.double_quantized else NF4_PLAIN_BYTES
     experts = min(1 - adapted, local.experts / local.total)
     return adapted * small + experts * recipe.compute + (1 - adapted - experts) * recipe.weight
+
+
+def whole_scale_bytes(counts: ParameterCounts, local: RankParameters, layout: Layout, ranks: int) -> float:
+    """Return what the scales of 4-bit weights take beyond their part: they are no parameters, so nothing divides them.
+
+    Args:
+        counts: of the model.
+        local: of the rank.
+        layout: its method and quantisation.
+        ranks: among which the weights are divided.
+
+    """
+    if layout.method != "qlora":
+        return 0.0
+    each = (NF4_BYTES if layout.double_quantized else NF4_PLAIN_BYTES) - 0.5
+    adapted = min(local.total, local.layers * counts.adapted_per_layer / layout.tensor_parallel_degree)
+    return each * adapted * (1 - 1 / ranks)
 
 
 def trained_parameters(counts: ParameterCounts, local: RankParameters, layout: Layout) -> float:

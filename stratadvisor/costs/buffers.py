@@ -19,8 +19,10 @@ CUDA_CONTEXT_BYTES = 0.6 * GIB
 """Driver context, kernels and cuBLAS workspace of one process: 0.4 to 0.8 GiB on recent cards."""
 NCCL_BYTES = 0.5 * GIB
 """Channels of NCCL for the communicators of one data-parallel group; a second share for every further kind of group."""
-MEGATRON_BYTES = 3.0 * GIB
-"""Megatron-LM's many process groups, point-to-point staging and fused kernels (fit on nvidia-smi readings)."""
+MEGATRON_BYTES = 3.7 * GIB
+"""Megatron-LM's communicators and fused kernels. It makes every kind of group, used or not, and talks over most of
+them at the start, so their number does not follow the degrees: 3.9 GiB with the context, in runs with tensor
+parallelism alone as with all three (fit on nvidia-smi readings of two sources)."""
 CPU_PROCESS_BYTES = 320 * MIB
 """Resident size of a Python process with torch, gloo and one DDP step: 320 MiB measured with torch 2.13 on Linux;
 estimated for other versions."""
@@ -44,6 +46,8 @@ def context_bytes(layout: Layout, device_kind: DeviceKind) -> float:
     """Return what a process takes of the device before it trains."""
     if device_kind == "cpu":
         return CPU_PROCESS_BYTES + (CPU_DEEPSPEED_BYTES if layout.engine == "deepspeed" else 0)
+    if in_megatron(layout):
+        return CUDA_CONTEXT_BYTES + MEGATRON_BYTES
     kinds = (
         (layout.data_parallel_degree > 1)
         + (layout.tensor_parallel_degree > 1)
@@ -51,7 +55,7 @@ def context_bytes(layout: Layout, device_kind: DeviceKind) -> float:
         + (layout.context_parallel_degree > 1)
         + (layout.data_parallel_replicate_degree > 1 and layout.data_parallel_shard_degree > 1)
     )
-    return CUDA_CONTEXT_BYTES + kinds * NCCL_BYTES + (MEGATRON_BYTES if in_megatron(layout) else 0.0)
+    return CUDA_CONTEXT_BYTES + kinds * NCCL_BYTES
 
 
 def units_stay_whole(layout: Layout) -> bool:
@@ -96,10 +100,25 @@ def gathered_bytes(local: RankParameters, layout: Layout, recipe: Recipe, moment
 
 
 def bucket_bytes(local: RankParameters, layout: Layout, recipe: Recipe) -> float:
-    """Return communication buffers in backward; DDP's are the gradients themselves (gradient_as_bucket_view)."""
-    if layout.engine != "deepspeed" or layout.sharding == "none":
+    """Return communication buffers in backward; DDP's are the gradients themselves (gradient_as_bucket_view).
+
+    Around a model divided by Megatron-LM, DeepSpeed's pipeline engine sums up gradients after the last micro-batch: one
+    bucket (runtime/zero/stage_1_and_2.py, ``reduce_gradients``), beside it the gathered weights of another.
+    """
+    if layout.engine != "deepspeed":
         return 0.0
-    divided = layout.tensor_parallel_degree * layout.pipeline_parallel_degree > 1
-    elements = DEEPSPEED_BUCKET if divided else zero_bucket_elements(local.total)
-    bucket = min(elements, local.total) * recipe.compute
-    return (3 if layout.sharding != "parameters" else 2) * bucket
+    if layout.tensor_parallel_degree * layout.pipeline_parallel_degree == 1:
+        if layout.sharding == "none":
+            return 0.0
+        bucket = min(zero_bucket_elements(local.total), local.total) * recipe.compute
+        return (3 if layout.sharding != "parameters" else 2) * bucket
+    bucket = min(DEEPSPEED_BUCKET, local.total)
+    largest = max(local.root, local.one_layer / 3)
+    flat = min(local.total, max(bucket, largest)) if layout.data_parallel_degree > 1 else 0.0
+    if layout.sharding == "none":
+        return recipe.compute * flat
+    if recipe.gradient > recipe.compute:
+        # BF16_Optimizer: a gradient is cast to be added to its fp32 sum (runtime/bf16_optimizer.py,
+        # ``_update_hp_grad``); the sums are flattened for the all-reduce (runtime/engine.py, ``allreduce_bucket``)
+        return recipe.compute * bucket + 4 * (largest + flat)
+    return 2 * recipe.compute * bucket

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratadvisor.costs.adapters import base_bytes_per_parameter, trained_parameters
+from stratadvisor.costs.adapters import base_bytes_per_parameter, trained_parameters, whole_scale_bytes
 from stratadvisor.costs.host import offloaded, server_bytes
 from stratadvisor.costs.parameters import ParameterCounts, RankParameters
 from stratadvisor.costs.states import Recipe, shard_degrees
@@ -53,6 +53,7 @@ def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: 
         trained = trained_parameters(counts, local, layout)
         with_gradients, with_states = trained / by_gradients, trained / by_states
     weights = _divided(local, layout, by_weights) * base_bytes_per_parameter(counts, local, layout, kinds)
+    scales = whole_scale_bytes(counts, local, layout, by_weights)
     gradients = kinds.gradient * with_gradients
     states = kinds.states * with_states
     step_copy = _step_copy(layout, kinds, with_states)
@@ -84,7 +85,7 @@ def held(counts: ParameterCounts, local: RankParameters, layout: Layout, kinds: 
         adapters = (kinds.weight * trained / by_weights) + gradients + states + step_copy
         gradients = states = step_copy = 0.0
     return Held(
-        weights=weights,
+        weights=weights + scales,
         gradients=gradients,
         states=states,
         adapters=adapters,

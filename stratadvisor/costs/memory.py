@@ -8,19 +8,20 @@ states and what the step needs. The terms are those of the moment that is larges
 from __future__ import annotations
 
 from stratadvisor.costs.activations import in_megatron
+from stratadvisor.costs.adapters import base_bytes_per_parameter
 from stratadvisor.costs.band import around
 from stratadvisor.costs.buffers import context_bytes
 from stratadvisor.costs.held import held
 from stratadvisor.costs.host import PROCESS_BYTES
-from stratadvisor.costs.moments import moments, whole_activation_bytes
+from stratadvisor.costs.moments import kept_activation_bytes, moments, whole_activation_bytes
 from stratadvisor.costs.parameters import count_parameters, rank_parameters
-from stratadvisor.costs.reserve import reserve_bytes, stranded_bytes
+from stratadvisor.costs.reserve import reserve_bytes, stranded_bytes, wrapping_bytes
 from stratadvisor.costs.states import recipe
 from stratadvisor.schema.layout import Layout, MemoryEstimate
 from stratadvisor.schema.profile import DeviceKind
 from stratadvisor.schema.workload import ModelShape
 
-CACHE_SHARE = 0.97
+CACHE_SHARE = 0.98
 """Of a device's memory that freed blocks may fill before the allocator gives them back."""
 
 
@@ -71,21 +72,30 @@ def _stage(
     found = moments(shape, layout, counts, kinds, local, states, stage)
     stranded = dict.fromkeys(found, 0.0)
     if device_kind != "cpu":
-        stranded = stranded_bytes(shape, layout, kinds, local, states, found)
+        in_flight = 0.0
+        if in_megatron(layout) and shape.is_transformer:
+            in_flight = kept_activation_bytes(shape, layout, kinds, local, stage)
+        stranded = stranded_bytes(shape, layout, kinds, local, states, found, in_flight)
     whole = None
     if in_megatron(layout) and shape.is_transformer:
         whole = whole_activation_bytes(shape, layout, kinds, local, stage)
     context = context_bytes(layout, device_kind)
     limit = None if device_memory_bytes is None else CACHE_SHARE * device_memory_bytes
     base = context + states.weights + states.states + states.adapters
-    phase, highest, reserved = "", (-1.0, -1.0), 0.0
+    wrapping = wrapping_bytes(local, layout, kinds, base_bytes_per_parameter(counts, local, layout, kinds))
+    if wrapping and device_kind != "cpu":
+        found["wrapping"], stranded["wrapping"] = (0.0, 0.0, 0.0, wrapping, 0.0), 0.0
+    phase, highest, reserved, allocated = "", (-1.0, -1.0), 0.0, 0.0
     for name, alive in found.items():
-        beside = reserve_bytes(local, layout, device_kind, states, alive, whole)
+        beside, loose = reserve_bytes(local, layout, device_kind, states, alive, whole)
+        stranded[name] += loose
         firm = base + sum(alive) + beside
         with_freed = firm + stranded[name]
         reading = (with_freed if limit is None else max(firm, min(with_freed, limit)), firm)
         if reading > highest:
             phase, highest, reserved = name, reading, beside
+        if name != "wrapping":
+            allocated = max(allocated, base - context + sum(alive))
     gradients, activations, logits, gathered, buffers = found[phase]
     host = states.host
     if device_kind == "cpu":
@@ -108,6 +118,7 @@ def _stage(
         terms_bytes=terms,
         peak_bytes=peak,
         peak_phase=phase.partition(" ")[0],
+        allocated_bytes=allocated,
         host_bytes_per_rank=peak.likely if device_kind == "cpu" else host + PROCESS_BYTES,
         nvme_bytes_per_rank=states.nvme,
     )

@@ -79,6 +79,18 @@ def moments(
     return found
 
 
+def kept_activation_bytes(shape: ModelShape, layout: Layout, kinds: Recipe, local: RankParameters, stage: int) -> float:
+    """Return what a stage's activations take between forward and backward, of all micro-batches in flight.
+
+    0 where there is one at a time, or checkpointing takes nothing away.
+    """
+    held, layer = micro_batches_in_flight(layout, stage), layer_bytes(shape, layout, kinds)
+    if held <= 1 or not layer.recomputed:
+        return 0.0
+    tokens = layout.micro_batch_size * layout.sequence_length / layout.context_parallel_degree
+    return held * local.layers * tokens * layer.kept
+
+
 def whole_activation_bytes(
     shape: ModelShape, layout: Layout, kinds: Recipe, local: RankParameters, stage: int
 ) -> float:

@@ -19,15 +19,31 @@ from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.profile import DeviceKind
 from stratadvisor.schema.workload import ModelShape
 
-ACTIVATIONS, GATHERED = 1, 3
-"""Where activations and gathered units stand in ``Alive``."""
+GRADIENTS, ACTIVATIONS, GATHERED = 0, 1, 3
+"""Where they stand in ``Alive``."""
 KEPT_FRACTION, PASSING_FRACTION = 0.02, 0.10
 """Held beyond what is allocated, of states and gradients (the same sizes in every step: rounding to 2 MiB) and of what
 comes and goes (tails of split blocks, other sizes at every moment) (fit)."""
+FREE_FRACTION = 0.5
+"""The part of the latter that lies in blocks which are free as a whole: runs that fill their card do without."""
+UNCOUNTED_FRACTION, UNCOUNTED_FRACTIONS = 0.02, {"megatron": 0.01, "fsdp2": 0.04}
+"""Of everything allocated: held besides, for reasons that nobody can count before a run, such as in which order blocks
+were freed. Equal runs differ by it, and only upwards from what is counted; so a peak stands at the upper end of what
+was seen rather than in its middle (the smallest shares that leave few peaks of published runs above; docs/accuracy.md
+says how few)."""
+RETURNED_BYTES = 4
+"""Per score, with fp32 scores that a program keeps to the end of the step: the optimizer makes its states while they
+are alive, in blocks that the loss has freed, and the next loss needs another block (half of such runs show it)."""
+UNITS_IN_FLIGHT = 3
+"""Of FullyShardedDataParallel: the unit that runs and two that its rate limiter lets be gathered ahead (torch's
+distributed/fsdp/_limiter_utils.py)."""
 MEGATRON_PASSING_FRACTION = 0.03
 """The same of the activations of Megatron-LM's layers without checkpointing: every micro-batch asks for the same sizes
 in the same order, and nothing is computed again between them (fit; one source). The more checkpointing takes away, the
 nearer to the usual share."""
+PIPELINE_HOLES_FRACTION = 0.25
+"""Freed and not used again, of what checkpointed layers keep for the micro-batches in flight: each kept input lies
+among the many blocks of its layer that come and go, and the next micro-batch's blocks do not fit between (fit)."""
 CPU_RESERVE_FRACTION = 0.33
 """Freed and not given back to the system by malloc, of everything allocated, when it keeps its blocks as our launchers
 ask: 0.26 to 0.44 measured with DDP of 10M and 30M models (torch 2.13, gloo, Linux)."""
@@ -44,45 +60,76 @@ def reserve_bytes(
     states: Held,
     alive: Alive,
     whole_activations: float | None,
-) -> float:
-    """Return what the allocator cannot give back at a moment with ``alive`` beside the states.
+) -> tuple[float, float]:
+    """Return what the allocator holds at a moment with ``alive`` beside the states: (for good, until memory runs out).
 
     ``whole_activations`` are Megatron-LM's bytes of them without checkpointing, None with other layers.
     """
     kept, passing = states.weights + states.states + states.adapters + alive[0], sum(alive) - alive[0]
     if device_kind != "cpu":
-        found = KEPT_FRACTION * kept + PASSING_FRACTION * passing
+        tails = PASSING_FRACTION * passing
         if whole_activations:
             share = min(1.0, alive[ACTIVATIONS] / whole_activations)
-            found -= share * (PASSING_FRACTION - MEGATRON_PASSING_FRACTION) * alive[ACTIVATIONS]
-        return found
+            tails -= share * (PASSING_FRACTION - MEGATRON_PASSING_FRACTION) * alive[ACTIVATIONS]
+        uncounted = UNCOUNTED_FRACTIONS.get("megatron" if in_megatron(layout) else layout.engine, UNCOUNTED_FRACTION)
+        return KEPT_FRACTION * kept + (1 - FREE_FRACTION) * tails, FREE_FRACTION * tails + uncounted * (kept + passing)
     copies = CPU_KEPT_BYTES.get(layout.engine, 0.0) * local.total
-    return CPU_RESERVE_FRACTION * (kept + passing + states.host) + copies
+    return CPU_RESERVE_FRACTION * (kept + passing + states.host) + copies, 0.0
 
 
 def stranded_bytes(
-    shape: ModelShape, layout: Layout, kinds: Recipe, local: RankParameters, states: Held, found: dict[str, Alive]
+    shape: ModelShape,
+    layout: Layout,
+    kinds: Recipe,
+    local: RankParameters,
+    states: Held,
+    found: dict[str, Alive],
+    in_flight: float,
 ) -> dict[str, float]:
     """Return, for each moment, the freed blocks that its tensors do not fit into; the allocator could give them back.
 
     loss: the 16-bit scores, too small for the fp32 ones, and what checkpointed layers freed, each smaller than the
     scores of a large vocabulary. DeepSpeed's optimizer step: its flat copies of the gradients are larger than any
     activation, so either both or none of the two sets of blocks is the peak. FSDP: units are gathered on a
-    stream of their own, and a block freed on one stream is not used on another.
+    stream of their own, divided gradients lie on that of the reduce-scatter (torch's _fsdp_collectives.py), and a block
+    freed on one stream is not used on another. Megatron's pipelines: holes between the
+    ``in_flight`` bytes that checkpointed layers keep; gradients, whose matrices are larger than the activations of a
+    rank's part of a layer and so find no room among those freed.
     """
-    stranded = dict.fromkeys(found, 0.0)
+    holes = PIPELINE_HOLES_FRACTION * in_flight
+    stranded = dict.fromkeys(found, holes)
     if shape.is_transformer and "loss forward" in found:
         scores, layers = _freed_before_the_loss(shape, layout, kinds)
-        stranded["loss forward"], stranded["loss backward"] = layers, scores + layers
+        stranded["loss forward"] += layers
+        stranded["loss backward"] += scores + layers
+        if layout.loss == "returned":
+            again = RETURNED_BYTES * layout.micro_batch_size * layout.sequence_length * shape.num_outputs
+            stranded = {name: freed + again for name, freed in stranded.items()}
+    if in_megatron(layout):
+        for name, alive in found.items():
+            stranded[name] += max(0.0, states.gradients - alive[GRADIENTS])
     if layout.engine == "fsdp2":
         most = max(gathered_bytes(local, layout, kinds, moment) for moment in FORWARD_MOMENTS)
         for name, alive in found.items():
-            stranded[name] += max(0.0, most - alive[GATHERED])
+            stranded[name] += max(0.0, most - alive[GATHERED]) + max(0.0, states.gradients - alive[GRADIENTS])
     if layout.engine == "deepspeed" and states.step_copy:
         for name in found:
             stranded[name] += states.step_copy
-        stranded["optimizer"] = max(sum(alive[1:]) for name, alive in found.items() if name != "optimizer")
+        stranded["optimizer"] = holes + max(sum(alive[1:]) for name, alive in found.items() if name != "optimizer")
     return stranded
+
+
+def wrapping_bytes(local: RankParameters, layout: Layout, kinds: Recipe, unit_bytes_per_parameter: float) -> float:
+    """Return what FullyShardedDataParallel leaves and needs beside the states, however small the batch is.
+
+    Each unit is moved to the device and copied into one flat tensor before it is divided
+    (torch's distributed/fsdp/_init_utils.py, _flat_param.py), the units gathered later lie on another stream.
+    """
+    if not layout.flat_units or layout.engine != "fsdp2":
+        return 0.0
+    layer = unit_bytes_per_parameter * local.one_layer
+    root = kinds.weight * local.root
+    return 2 * (root + layer) + root + UNITS_IN_FLIGHT * layer
 
 
 def _freed_before_the_loss(shape: ModelShape, layout: Layout, kinds: Recipe) -> tuple[float, float]:

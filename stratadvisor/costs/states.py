@@ -12,6 +12,8 @@ AUTOCAST_ENGINES = frozenset({"torch", "ddp", "local", "async"})
 """fp32 weights, cast to 16 bit at each use (torch.autocast)."""
 BITSANDBYTES_BLOCK = 256
 """8-bit states have one fp32 scale per block each (arXiv:2110.02861; bitsandbytes)."""
+NF4_PLAIN_BYTES = 0.5 + 4 / 64
+"""4-bit weights and an fp32 scale per 64 of them."""
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """4-bit weights, an 8-bit scale per 64 of them, and an fp32 one per 256 scales (arXiv:2305.14314, section 3)."""
 

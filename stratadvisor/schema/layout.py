@@ -23,6 +23,11 @@ Fp8Scaling = Literal["none", "delayed", "tensor", "block"]
 own; block: one scale for every 32 elements (MXFP8); none: they stay in ``precision``."""
 
 
+Loss = Literal["whole", "chunked", "returned"]
+"""How the loss treats its scores. whole: all at once, in fp32; chunked: a part of the tokens after the other, 16-bit
+scores waiting; returned: whole, and the model returns its fp32 scores beside the loss (transformers until 2024)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Everything that decides what one rank holds and does in one optimizer step.
@@ -62,6 +67,13 @@ class Layout:
     parameter_offload: Offload = "none"
     method: Method = "full"
     lora_rank: int = 16
+    double_quantized: bool = True
+    """QLoRA: whether the scales of 4-bit weights are 8-bit themselves."""
+    frozen_inputs_kept: bool = False
+    """QLoRA: whether 4-bit matrices keep their input, as bitsandbytes did until 2024 (autograd/_functions.py)."""
+    loss: Loss = "whole"
+    flat_units: bool = False
+    """FSDP by torch's FullyShardedDataParallel, which makes one flat tensor of each unit, instead of fully_shard."""
     flash_attention: bool = True
     flash_generation: int = 2
     """1: the kernels of FlashAttention and Triton of 2022 and early 2023, half as fast as those since."""
@@ -135,7 +147,9 @@ class MemoryEstimate:
     peak_bytes: Span
     """Device memory in use at the peak, including context and allocator reserve (what nvidia-smi would show)."""
     peak_phase: str
-    """loss, backward, optimizer."""
+    """loss, backward, optimizer; wrapping, where nothing later is as large."""
+    allocated_bytes: float = 0.0
+    """What tensors take at most, at whatever moment that is (torch.cuda.max_memory_allocated)."""
     host_bytes_per_rank: float = 0.0
     """Pinned or resident host memory of one rank (offload, the training process itself)."""
     nvme_bytes_per_rank: float = 0.0

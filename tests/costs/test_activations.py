@@ -98,7 +98,13 @@ def test_tensor_parallelism_divides_heads_and_widths_and_with_sequences_the_rest
 
 def test_adapters_keep_a_thin_tensor_of_every_matrix() -> None:
     full, lora = (of(replace(SHARDED, method=method, lora_rank=8)) for method in ("full", "lora"))  # type: ignore[arg-type]
-    assert lora.full - full.full == pytest.approx(7 * 8 * HALF)  # four of attention, three of the MLP
+    # four of attention, three of the MLP; the two norms, whose weights are frozen, keep no normalised value
+    assert lora.full - full.full == pytest.approx(7 * 8 * HALF - 2 * 4 * 128)
+
+
+def test_old_bitsandbytes_kept_what_every_four_bit_matrix_reads() -> None:
+    new, old = (of(replace(SHARDED, method="qlora", frozen_inputs_kept=flag)) for flag in (False, True))
+    assert old.full - new.full == pytest.approx(HALF * (2 * 128 + 320))
 
 
 def test_full_checkpointing_keeps_a_layers_input_and_brings_the_rest_back() -> None:

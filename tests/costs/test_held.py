@@ -20,9 +20,12 @@ from stratadvisor.costs.parameters import ParameterCounts, RankParameters, count
 from stratadvisor.costs.reserve import (
     CPU_KEPT_BYTES,
     CPU_RESERVE_FRACTION,
+    FREE_FRACTION,
     KEPT_FRACTION,
     MEGATRON_PASSING_FRACTION,
     PASSING_FRACTION,
+    UNCOUNTED_FRACTION,
+    UNCOUNTED_FRACTIONS,
     reserve_bytes,
 )
 from stratadvisor.costs.states import NF4_BYTES, recipe
@@ -190,17 +193,24 @@ def test_an_allocator_keeps_a_share_of_what_stays_and_of_what_passes() -> None:
     full = replace(NOTHING, weights=1e9, states=2e9, adapters=4e9, host=64e9)
     alive = (8e9, 1e9, 2e9, 4e9, 8e9)
     kept, passing = 15e9, 15e9
-    expected = KEPT_FRACTION * kept + PASSING_FRACTION * passing
-    assert reserve_bytes(local, layout, "cuda", full, alive, None) == pytest.approx(expected)
+    tails = PASSING_FRACTION * passing
+    # half of the tails, and what nobody can count, are given back when memory runs out
+    expected = KEPT_FRACTION * kept + (1 - FREE_FRACTION) * tails
+    loose = FREE_FRACTION * tails + UNCOUNTED_FRACTION * (kept + passing)
+    assert reserve_bytes(local, layout, "cuda", full, alive, None) == pytest.approx((expected, loose))
+    sharded = reserve_bytes(local, replace(layout, engine="fsdp2"), "cuda", full, alive, None)
+    more = UNCOUNTED_FRACTIONS["fsdp2"] - UNCOUNTED_FRACTION
+    assert sharded == pytest.approx((expected, loose + more * (kept + passing)))
     # Megatron-LM's activations leave less: the more so, the less of them checkpointing takes away
     for whole, share in ((1e9, 1.0), (2e9, 0.5), (0.5e9, 1.0)):
         less = share * (PASSING_FRACTION - MEGATRON_PASSING_FRACTION) * 1e9
-        assert reserve_bytes(local, layout, "cuda", full, alive, whole) == pytest.approx(expected - less)
+        found = reserve_bytes(local, layout, "cuda", full, alive, whole)
+        assert found == pytest.approx((expected - (1 - FREE_FRACTION) * less, loose - FREE_FRACTION * less))
     on_host = CPU_RESERVE_FRACTION * (kept + passing + 64e9)
-    assert reserve_bytes(local, layout, "cpu", full, alive, None) == pytest.approx(on_host)
+    assert reserve_bytes(local, layout, "cpu", full, alive, None) == pytest.approx((on_host, 0))
     for engine, each in CPU_KEPT_BYTES.items():
         found = reserve_bytes(local, replace(layout, engine=engine), "cpu", full, alive, None)  # type: ignore[arg-type]
-        assert found == pytest.approx(on_host + each * TOTAL)
+        assert found == pytest.approx((on_host + each * TOTAL, 0))
 
 
 def test_doubts_of_terms_add_up_as_independent_errors() -> None:

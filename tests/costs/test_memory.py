@@ -307,7 +307,7 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("name", "run", "gib"), PUBLISHED)
-def test_published_peaks_are_met_within_ten_percent(name: str, run: dict[str, Any], gib: float) -> None:
+def test_published_peaks_are_met_from_above(name: str, run: dict[str, Any], gib: float) -> None:
     found = memory(
         known(name),
         engine=run["engine"],
@@ -319,7 +319,10 @@ def test_published_peaks_are_met_within_ten_percent(name: str, run: dict[str, An
         compiled=True,
     )
     reserved = found.peak_bytes.likely - found.terms_bytes["context"]
-    assert reserved == pytest.approx(gib * GIB, rel=0.10)
+    # a peak stands at the upper end of what was seen (UNCOUNTED_FRACTION): hardly below, at most 15 % above
+    assert 0.97 * gib * GIB <= reserved <= 1.15 * gib * GIB
+    counted = reserved - found.terms_bytes["reserve"]
+    assert counted <= gib * GIB
 
 
 @pytest.mark.parametrize(("length", "gib"), [(512, 8.28), (2048, 9.16)])

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from stratadvisor.costs.activations import layer_bytes
 from stratadvisor.costs.memory import estimate
+from stratadvisor.costs.parameters import count_parameters
+from stratadvisor.costs.states import recipe
 from stratadvisor.runtime.config import ModelConfig
+from stratadvisor.runtime.lora import add_adapters
 from stratadvisor.runtime.model import Transformer
 from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
@@ -128,3 +133,34 @@ def test_states_activations_and_scores_agree_with_the_tracker_of_torch(
     plan = Layout(**{"sequence_length": 1024, "micro_batch_size": 4, "precision": "bf16", **layout})
     terms = estimate(shape, plan, device_kind="cpu", ranks_per_node=1).terms_bytes
     assert sum(terms[name] for name in COUNTED) == pytest.approx(tracked_peak(shape, plan, mesh)["Total"], rel=0.05)
+
+
+def saved_bytes(shape: ModelShape, rank: int, sequences: int, length: int) -> int:
+    """Return what autograd keeps of a frozen 16-bit model with adapters, beside its parameters."""
+    model = Transformer(ModelConfig(**_config(shape.model_dump())), "none")
+    add_adapters(model, SimpleNamespace(method="lora", lora_rank=rank))  # type: ignore[arg-type]  # all it reads
+    for name, parameter in model.named_parameters():
+        if ".base." in name:
+            parameter.data = parameter.data.to(torch.bfloat16)  # as the engine does, so that no cast is kept
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, Any] = {}
+
+    def keep(tensor: Any) -> Any:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    tokens = torch.zeros(sequences, length, dtype=torch.int64)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16):
+        model(tokens, tokens)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@pytest.mark.parametrize("changes", [{"num_key_value_heads": 8}, GPT], ids=["llama", "gpt"])
+def test_a_layer_with_adapters_keeps_what_autograd_keeps(changes: dict[str, Any]) -> None:
+    two, four = (make_shape(**{"vocab_size": 256, **changes, "num_layers": layers}) for layers in (2, 4))
+    plan = Layout(sequence_length=256, micro_batch_size=2, precision="bf16", method="lora", lora_rank=4)
+    measured = (saved_bytes(four, 4, 2, 256) - saved_bytes(two, 4, 2, 256)) / 2 / 512
+    adapters = 2 * count_parameters(two).adapter_edges_per_layer * 4 / 512  # cast to 16 bit: no activations
+    counted = layer_bytes(two, plan, recipe(plan, count_parameters(two))).full
+    assert counted == pytest.approx(measured - adapters, rel=0.05)

@@ -26,13 +26,14 @@ from stratadvisor.costs.moments import (
     AUTOCAST_MODULE_SHARE,
     MODULE_TRANSIENT_SHARE,
     Alive,
+    kept_activation_bytes,
     moments,
     whole_activation_bytes,
 )
 from stratadvisor.costs.parameters import RankParameters, count_parameters, rank_parameters
-from stratadvisor.costs.reserve import stranded_bytes
+from stratadvisor.costs.reserve import PIPELINE_HOLES_FRACTION, stranded_bytes, wrapping_bytes
 from stratadvisor.costs.states import Recipe, recipe
-from stratadvisor.schema.layout import Layout
+from stratadvisor.schema.layout import Layout, Loss
 from stratadvisor.schema.workload import ModelShape
 
 SHAPE = SMALL
@@ -88,7 +89,7 @@ def test_contexts_add_a_communicator_for_every_kind_of_group() -> None:
     assert context_bytes(hybrid, "cuda") == CUDA_CONTEXT_BYTES + 2 * NCCL_BYTES
     for change in ("tensor_parallel_degree", "pipeline_parallel_degree"):
         divided = replace(base, engine="megatron", **{change: 2})
-        assert context_bytes(divided, "cuda") == CUDA_CONTEXT_BYTES + NCCL_BYTES + MEGATRON_BYTES
+        assert context_bytes(divided, "cuda") == CUDA_CONTEXT_BYTES + MEGATRON_BYTES  # of every kind of group
     assert context_bytes(hybrid, "cpu") == CPU_PROCESS_BYTES
     assert context_bytes(replace(base, engine="deepspeed"), "cpu") == CPU_PROCESS_BYTES + CPU_DEEPSPEED_BYTES
 
@@ -128,15 +129,94 @@ def test_buckets_of_deepspeed() -> None:
         found = bucket_bytes(local, replace(layout, sharding=sharding), kinds)  # type: ignore[arg-type]
         assert found == pytest.approx(copies * bucket)
     assert bucket_bytes(local, replace(layout, engine="fsdp2", sharding="parameters"), kinds) == 0
-    # a model divided by Megatron-LM has DeepSpeed's default, at most all it has
-    divided = replace(layout, sharding="optimizer", tensor_parallel_degree=2)
-    assert bucket_bytes(local, divided, kinds) == pytest.approx(3 * 2 * 10e6)
-    large = replace(local, dense=9e9)
-    assert bucket_bytes(large, divided, kinds) == 3 * 2 * DEEPSPEED_BUCKET
-    assert (
-        bucket_bytes(large, replace(divided, tensor_parallel_degree=1, pipeline_parallel_degree=2), kinds)
-        == 6e0 * DEEPSPEED_BUCKET
+    # around a model divided by Megatron-LM: one bucket of gradients and one of gathered weights, of DeepSpeed's default
+    # size, at most all there is
+    divided = replace(layout, sharding="optimizer", tensor_parallel_degree=2, precision="fp16")
+    assert bucket_bytes(local, divided, kinds) == pytest.approx(2 * 2 * 10e6)
+    large = replace(local, dense=9e9, root=1e9)
+    pipeline = replace(divided, tensor_parallel_degree=1, pipeline_parallel_degree=2)
+    for each in (divided, pipeline):
+        assert bucket_bytes(large, each, kinds) == 2 * 2 * DEEPSPEED_BUCKET
+
+
+def test_fp32_sums_of_gradients_are_cast_and_flattened() -> None:
+    layout = replace(
+        ONE, engine="deepspeed", sharding="optimizer", data_parallel_shard_degree=8, pipeline_parallel_degree=2
     )
+    kinds, local, _, _ = parts(layout)
+    large = replace(local, dense=2e9, root=1e9)
+    assert kinds.gradient == 2 + 4
+    # the embedding is larger than a bucket: cast to fp32 to be added, and flattened alone for the all-reduce
+    assert bucket_bytes(large, layout, kinds) == 2 * DEEPSPEED_BUCKET + 4 * 1e9 + 4 * 1e9
+    alone = replace(layout, data_parallel_shard_degree=1)
+    assert bucket_bytes(large, alone, kinds) == 2 * DEEPSPEED_BUCKET + 4 * 1e9
+    # without ZeRO only the flat copy, in the gradients' own format
+    plain = replace(layout, sharding="none", precision="fp32")
+    kinds = recipe(plain, count_parameters(SHAPE))
+    assert bucket_bytes(large, plain, kinds) == 4 * 1e9
+    assert bucket_bytes(large, replace(plain, data_parallel_shard_degree=1), kinds) == 0
+
+
+@pytest.mark.parametrize(("loss", "forward", "backward"), [("whole", 10, 12), ("chunked", 2, 4), ("returned", 12, 16)])
+def test_scores_by_what_the_loss_does_with_them(loss: Loss, forward: int, backward: int) -> None:
+    layout = replace(ONE, precision="bf16_pure", compiled=True, loss=loss)
+    kinds = recipe(layout, count_parameters(SHAPE))
+    hidden = TOKENS * 128 * (2 + 2)  # of the last norm
+    scores = TOKENS * 1000
+    assert score_bytes(SHAPE, layout, kinds, TOKENS) == pytest.approx(
+        (hidden + forward * scores, hidden + backward * scores)
+    )
+
+
+def test_returned_scores_cost_another_block_of_them() -> None:
+    layout = replace(ONE, precision="bf16_pure")
+    kinds, local, states, found = parts(layout)
+    plain, returned = (
+        stranded_bytes(SHAPE, replace(layout, loss=loss), kinds, local, states, found, 0.0)["optimizer"]
+        for loss in ("whole", "returned")
+    )
+    assert returned - plain == 4 * TOKENS * 1000
+
+
+def test_inputs_kept_for_micro_batches_in_flight_leave_holes() -> None:
+    layout = replace(
+        ONE,
+        engine="megatron",
+        pipeline_parallel_degree=2,
+        gradient_accumulation_steps=8,
+        activation_checkpointing="full",
+    )
+    kinds, local, states, found = parts(layout)
+    in_flight = kept_activation_bytes(SHAPE, layout, kinds, local, 0)
+    assert in_flight == pytest.approx(2 * 2 * TOKENS * 128 * 2)  # two micro-batches of two layers' inputs, 16 bit
+    stranded = stranded_bytes(SHAPE, layout, kinds, local, states, found, in_flight)
+    assert stranded["backward start"] == pytest.approx(PIPELINE_HOLES_FRACTION * in_flight)
+    assert kept_activation_bytes(SHAPE, layout, kinds, local, 1) == 0  # the last stage has one at a time
+    assert kept_activation_bytes(SHAPE, replace(layout, activation_checkpointing="none"), kinds, local, 0) == 0
+
+
+def test_gradients_of_a_single_micro_batch_find_no_room_among_freed_activations() -> None:
+    layout = replace(ONE, engine="deepspeed", tensor_parallel_degree=2, precision="fp32")
+    kinds, local, states, found = parts(layout)
+    assert found["loss forward"][0] == 0
+    stranded = stranded_bytes(SHAPE, layout, kinds, local, states, found, 0.0)
+    assert stranded["loss forward"] == pytest.approx(states.gradients)
+
+
+def test_flat_units_are_made_whole_before_they_are_divided() -> None:
+    layout = replace(
+        ONE,
+        engine="fsdp2",
+        sharding="parameters",
+        data_parallel_shard_degree=2,
+        precision="bf16_pure",
+        flat_units=True,
+    )
+    kinds, local, _, _ = parts(layout)
+    # a unit and its flat copy, of the root and of a layer; then the root, and three layers under way
+    found = wrapping_bytes(local, layout, kinds, 2.0)
+    assert found == pytest.approx(2 * (2 * (2 * HEAD + LAYER) + 2 * HEAD + 3 * LAYER))
+    assert wrapping_bytes(local, replace(layout, flat_units=False), kinds, 2.0) == 0
 
 
 def test_moments_of_one_device_under_autocast() -> None:
@@ -238,35 +318,38 @@ def test_a_counted_module_keeps_what_was_counted_by_number_format() -> None:
 def test_freed_blocks_that_nothing_fits_into() -> None:
     layout = replace(ONE, activation_checkpointing="full")
     kinds, local, states, found = parts(layout)
-    stranded = stranded_bytes(SHAPE, layout, kinds, local, states, found)
+    stranded = stranded_bytes(SHAPE, layout, kinds, local, states, found, 0.0)
     # the scores of 1000 words are larger than any tensor of a layer of 320: blocks of its forward pass stay
     layers = TOKENS * (3 * 2 * 320 + 2 * 4 * 128)
     scores = 2 * TOKENS * 1000
     assert (stranded["loss forward"], stranded["loss backward"]) == pytest.approx((layers, scores + layers))
     assert stranded["optimizer"] == 0
-    plain = stranded_bytes(SHAPE, ONE, kinds, local, states, found)
+    plain = stranded_bytes(SHAPE, ONE, kinds, local, states, found, 0.0)
     assert (plain["loss forward"], plain["loss backward"]) == pytest.approx((0, scores))
     single = replace(layout, precision="fp32")
     kinds, local, states, found = parts(single)
-    fp32 = stranded_bytes(SHAPE, single, kinds, local, states, found)
+    fp32 = stranded_bytes(SHAPE, single, kinds, local, states, found, 0.0)
     assert fp32["loss backward"] == fp32["loss forward"] == pytest.approx(TOKENS * (3 * 4 * 320 + 2 * 4 * 128))
     # a vocabulary whose scores fit into a layer's blocks strands none of them
     few = SHAPE.model_copy(update={"vocab_size": 160})
     kinds, local, states, found = parts(layout, few)
-    assert stranded_bytes(few, layout, kinds, local, states, found)["loss forward"] == 0
+    assert stranded_bytes(few, layout, kinds, local, states, found, 0.0)["loss forward"] == 0
 
 
 def test_fsdp_strands_what_it_gathered_and_deepspeed_its_flat_copies() -> None:
     layout = replace(ONE, engine="fsdp2", sharding="parameters", data_parallel_shard_degree=4)
     kinds, local, states, found = parts(layout)
-    stranded = stranded_bytes(SHAPE, layout, kinds, local, states, found)
+    stranded = stranded_bytes(SHAPE, layout, kinds, local, states, found, 0.0)
     most = 2 * (2 * HEAD + 2 * LAYER)  # root and two layers, gathered in 16 bit at the start of backward
     assert stranded["optimizer"] == pytest.approx(most)
-    assert stranded["backward start"] == pytest.approx(0)
+    # divided gradients, fp32, lie on the stream of their reduce-scatter and leave room to nothing else
+    assert found["backward start"][0] == pytest.approx(2 * HEAD)
+    assert stranded["backward start"] == pytest.approx(states.gradients - 2 * HEAD)
+    assert states.gradients == pytest.approx(10e6)
     assert stranded["backward done"] == pytest.approx(max(0.0, most - found["backward done"][3]))
     zero = replace(layout, engine="deepspeed", sharding="optimizer")
     kinds, local, states, found = parts(zero)
-    stranded = stranded_bytes(SHAPE, zero, kinds, local, states, found)
+    stranded = stranded_bytes(SHAPE, zero, kinds, local, states, found, 0.0)
     assert stranded["backward start"] == pytest.approx(states.step_copy)
     assert stranded["optimizer"] == pytest.approx(
         max(sum(alive[1:]) for name, alive in found.items() if name != "optimizer")
@@ -279,7 +362,7 @@ def test_a_layer_without_a_gate_leaves_two_blocks_of_its_width() -> None:
     kinds, local, states, found = parts(layout, plain)
     # before and after the activation function, and twice the residual stream
     layers = TOKENS * (2 * 2 * 320 + 2 * 4 * 128)
-    assert stranded_bytes(plain, layout, kinds, local, states, found)["loss forward"] == pytest.approx(layers)
+    assert stranded_bytes(plain, layout, kinds, local, states, found, 0.0)["loss forward"] == pytest.approx(layers)
 
 
 def test_a_group_of_two_that_averages_in_every_step_keeps_ddps_gradients() -> None:
