@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from planning_clusters import GIGABIT, cluster, gpu, nodes
 
+from stratadvisor.catalog.sizes import shape_for_size
+from stratadvisor.schema.workload import Workload
+from stratadvisor.strategies import STRATEGIES
 from stratadvisor.strategies.intervals import EXCHANGE_SHARE, intervals, solved_interval
 from stratadvisor.strategies.local import delays
 
@@ -41,3 +45,14 @@ def test_a_delay_is_tried_where_there_is_something_to_hide(
 
 def test_steps_that_take_no_time_leave_the_shortest_interval() -> None:
     assert solved_interval(1.0, 0.0, low=10, high=500) == 10
+
+
+@pytest.mark.parametrize(("steps", "longest"), [(299, None), (300, 10), (1500, 50)])
+def test_a_run_too_short_for_thirty_outer_steps_of_ten_has_no_diloco(steps: int, longest: int | None) -> None:
+    where = cluster(nodes(gpu("A100-80GB"), count=2, per_node=2), between=GIGABIT)
+    workload = Workload(
+        model=shape_for_size(125e6), sequence_length=1024, global_batch_size=16, total_tokens=steps * 16 * 1024
+    )
+    found = [c.layout.sync_interval_steps for c in STRATEGIES["diloco"].candidates(where, workload)]
+    # thirty exchanges at least
+    assert max(found, default=None) == longest
