@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 Levels = tuple[tuple[float, float], ...]
 """(share of the time, speed over the mean speed)."""
@@ -50,6 +51,11 @@ def spread(levels: Levels) -> float:
 def within(variation: float, levels: Levels) -> float:
     """Return what is left of a coefficient of variation beside the levels: noise from step to step."""
     return math.sqrt(max(0.0, variation**2 - spread(levels) ** 2))
+
+
+def expected_maximum(count: int) -> float:
+    """Return the expected largest of ``count`` standard normal numbers, at least one (Blom's approximation, 1958)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
 def lockstep_seconds(classes: Sequence[Waiting], span_steps: int = 1) -> float:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from stratadvisor.costs import constants as fitted
-from stratadvisor.costs.changing import Waiting, lockstep_seconds, within
+from stratadvisor.costs.changing import Waiting, expected_maximum, lockstep_seconds, within
 from stratadvisor.costs.collectives import (
     Group,
     all_reduce_seconds,
@@ -241,12 +241,12 @@ def _noise(node_class: NodeClass) -> float | None:
 
 
 def _straggler(compute: float, node_class: NodeClass, layout: Layout, placement: Placement) -> float:
-    """Return how far the last of n ranks is behind the mean: sigma sqrt(2 ln n), over sqrt(H) with H free steps."""
+    """Return how far the last of n ranks is behind the mean: the expected maximum, over sqrt(H) with H free steps."""
     variation = _noise(node_class)
     if variation is None or placement.num_ranks < 2 or layout.engine == "async":
         return 0.0
     steps = layout.sync_interval_steps if layout.engine == "local" else 1
-    return compute * variation * math.sqrt(2 * math.log(placement.num_ranks) / steps)
+    return compute * variation * expected_maximum(placement.num_ranks) / math.sqrt(steps)
 
 
 CONSTANT_TERMS = ("tensor_parallel", "exposed_communication", "offload", "data_wait")

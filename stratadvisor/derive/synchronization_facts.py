@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from stratadvisor.costs.changing import Waiting, lockstep_seconds, within
+from stratadvisor.costs.changing import Waiting, expected_maximum, lockstep_seconds, within
 from stratadvisor.derive.context import Context, fastest, known, spec, unknown, worst_origin
 from stratadvisor.derive.interconnect_facts import inter_node
 from stratadvisor.schema.facts import Fact
@@ -44,8 +43,8 @@ SPECS = (
         "sync.straggler_slowdown",
         "number",
         "ratio",
-        "expected time of the slowest of n devices over the mean: 1 + variation x sqrt(2 ln n), times what waiting for"
-        " nodes costs whose speed changes in phases",
+        "expected time of the slowest of n devices over the mean: 1 + variation x the expected largest of n"
+        " normal numbers, times what waiting for nodes costs whose speed changes in phases",
     ),
     spec(
         "async.expected_staleness_steps",
@@ -144,7 +143,7 @@ def _straggler(context: Context) -> Fact:
         return unknown(name, "one device waits for nobody")
     if not found:
         return unknown(name, "speed over time was not measured")
-    slowdown = 1 + max(found) * math.sqrt(2 * math.log(cluster.num_devices))
+    slowdown = 1 + max(found) * expected_maximum(cluster.num_devices)
     detail = f"variation {max(found):.3g} over {cluster.num_devices} devices"
     if any(c.speed_levels for c in cluster.classes):
         phases = lockstep_seconds(

@@ -97,10 +97,7 @@ def speed_over_time(steady: Steadiness) -> SpeedOverTime | None:
     if found is None:
         return None
     return SpeedOverTime(
-        levels=(
-            SpeedLevel(time_share=found.low_share, relative_speed=found.low_relative),
-            SpeedLevel(time_share=1 - found.low_share, relative_speed=found.high_relative),
-        ),
+        levels=tuple(SpeedLevel(time_share=share, relative_speed=speed) for share, speed in found.speeds),
         phase_seconds=found.phase_seconds,
         watched_seconds=steady.watched_seconds,
     )

@@ -85,13 +85,10 @@ class SweepTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """Two speeds between which a device changes."""
+    """The speeds between which a device changes."""
 
-    low_share: float
-    """Of the time."""
-    low_relative: float
-    """Its slow speed over its mean speed."""
-    high_relative: float
+    speeds: tuple[tuple[float, float], ...]
+    """(share of the time, speed over the mean speed), rising; they make up the whole time and the mean."""
     phase_seconds: float
     """Mean time until it changes."""
 

@@ -29,11 +29,15 @@ LEVEL_PIECES = 10
 """Fewer do not tell two speeds from noise."""
 LEVEL_DROP = 0.75
 """The slow speed must be below this part of the fast one: less is told by the variation."""
-LEVEL_EXPLAINED = 0.8
-"""Of the variance of the pieces; the best cut of normal noise explains 0.64 of it (2 / pi), of even noise 0.75."""
-LEVEL_CHANGES = 0.75
-"""Changes between the levels against those of pieces that know nothing of each other: phases last longer."""
+LEVEL_SIGNS = ((0.8, 0.75), (0.65, 0.55))
+"""What tells two speeds from noise, either the first pair or the second. How much of the variance of the pieces the cut
+explains: that of normal noise explains 0.64 (2 / pi), of even noise 0.75. And changes across the cut against those of
+pieces that know nothing of each other: phases last longer."""
 LEVEL_LEAST_SHARE = 0.06
+VARYING = 0.2
+"""From this coefficient of variation on a speed without two levels is told by its quarters: normal noise does not vary
+like this, and what does is not normal."""
+QUARTERS = 4
 
 
 def variation(values: Sequence[float]) -> float:
@@ -63,27 +67,50 @@ def _done(ends: Sequence[float], at: float) -> float:
 
 
 def levels(work: Sequence[float], piece_seconds: float) -> Levels | None:
-    """Return the two speeds between which a device changes; None when it keeps one, or varies without phases."""
+    """Return the speeds between which a device changes: two, or, where it varies much without two, four quarters.
+
+    None when it keeps one speed.
+    """
     if len(work) < LEVEL_PIECES:
         return None
+    found = _two(work, piece_seconds)
+    if found is None and variation(work) >= VARYING:
+        return _quarters(work, piece_seconds)
+    return found
+
+
+def _two(work: Sequence[float], piece_seconds: float) -> Levels | None:
     mean, cut = statistics.fmean(work), _cut(work)
-    slow = [value < cut for value in work]
     low = [value for value in work if value < cut]
     high = [value for value in work if value >= cut]
     if not low or min(len(low), len(high)) < max(2, LEVEL_LEAST_SHARE * len(work)):
         return None
     share, below, above = len(low) / len(work), statistics.fmean(low), statistics.fmean(high)
     explained = share * (1 - share) * (above - below) ** 2 / statistics.pvariance(work)
-    changes = sum(one != other for one, other in itertools.pairwise(slow))
+    changes = _changes(work, cut)
     by_chance = 2 * share * (1 - share) * (len(work) - 1)
-    if below > LEVEL_DROP * above or explained < LEVEL_EXPLAINED or changes > LEVEL_CHANGES * by_chance:
+    told = any(explained >= least and changes <= most * by_chance for least, most in LEVEL_SIGNS)
+    if below > LEVEL_DROP * above or not told:
         return None
     return Levels(
-        low_share=share,
-        low_relative=below / mean,
-        high_relative=above / mean,
+        speeds=((share, below / mean), (1 - share, above / mean)),
         phase_seconds=(len(work) - 1) * piece_seconds / changes,
     )
+
+
+def _quarters(work: Sequence[float], piece_seconds: float) -> Levels:
+    ordered, mean = sorted(work), statistics.fmean(work)
+    edges = [round(i * len(ordered) / QUARTERS) for i in range(QUARTERS + 1)]
+    parts = [ordered[first:end] for first, end in itertools.pairwise(edges)]
+    changes = max(1, _changes(work, ordered[len(ordered) // 2]))
+    return Levels(
+        speeds=tuple((len(part) / len(work), max(1e-3, statistics.fmean(part) / mean)) for part in parts),
+        phase_seconds=(len(work) - 1) * piece_seconds / changes,
+    )
+
+
+def _changes(work: Sequence[float], cut: float) -> int:
+    return sum((one < cut) != (other < cut) for one, other in itertools.pairwise(work))
 
 
 def _cut(work: Sequence[float]) -> float:

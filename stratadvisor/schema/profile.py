@@ -104,7 +104,9 @@ class SpeedOverTime(Document):
         often = self.watched_seconds >= LEAST_PHASES * self.phase_seconds
         parts = [f"at {level.relative_speed / fast:.0%} of its speed for {level.time_share:.0%}" for level in slower]
         when = f"in phases of {self.phase_seconds:.1f} s" if often else f"watched for {self.watched_seconds:.1f} s"
-        return f"{'runs' if often else 'ran'} {', '.join(parts)} of the time ({when})"
+        if len(slower) > 1:
+            verb, when = f"varies: it {verb}", f"watched for {self.watched_seconds:.1f} s"
+        return f"{verb} {', '.join(parts)} of the time ({when})"
 
 
 class DeviceProfile(Document):

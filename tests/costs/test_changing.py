@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from time_cases import LLAMA_7B, cluster, gpu, nodes, work
 
-from stratadvisor.costs.changing import Waiting, averaged, lockstep_seconds, spread, within
+from stratadvisor.costs.changing import Waiting, averaged, expected_maximum, lockstep_seconds, spread, within
 from stratadvisor.costs.step import CONSTANT_TERMS, TERMS, estimate_step
 from stratadvisor.schema.layout import Layout
 
@@ -77,6 +77,11 @@ def test_phases_shorter_than_the_time_between_meetings_average_out() -> None:
     # 4 s hold four phases: half of the spread is left
     assert averaged(HALF, 1.0, 4.0) == tuple((p, pytest.approx(1 + (s - 1) / 2)) for p, s in HALF)
     assert averaged(HALF, 1.0, 0.5) == HALF
+
+
+@pytest.mark.parametrize(("count", "tabulated"), [(1, 0.0), (2, math.pi**-0.5), (3, 1.5 * math.pi**-0.5), (16, 1.766)])
+def test_the_expected_largest_of_normal_numbers(count: int, tabulated: float) -> None:
+    assert expected_maximum(count) == pytest.approx(tabulated, rel=0.05)
 
 
 def test_the_noise_beside_the_levels_is_what_they_do_not_explain() -> None:

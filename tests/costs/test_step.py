@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -195,7 +194,7 @@ def test_stragglers_cost_the_expected_maximum() -> None:
     quiet, noisy = (step(ddp(16), cluster(c), c) for c in (steady, unsteady))
     compute = 2 * micro_batch_seconds(LLAMA_7B, ddp(16), A100, 2).total_seconds
     assert quiet.terms_seconds["straggler"] == 0
-    assert noisy.terms_seconds["straggler"] == pytest.approx(compute * 0.1 * math.sqrt(2 * math.log(16)))
+    assert noisy.terms_seconds["straggler"] == pytest.approx(compute * 0.1 * 1.766, rel=0.01)  # of 16, tabulated
     assert noisy.step_seconds.high / noisy.step_seconds.likely > quiet.step_seconds.high / quiet.step_seconds.likely
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -96,7 +95,7 @@ def test_gradients_travel_in_fp32_under_ddp_and_in_the_compute_precision_when_sh
 def test_stragglers_follow_the_extreme_value_of_normal_noise() -> None:
     noisy = cluster(replace(A100, speed_variation=0.1), replace(V100, speed_variation=0.05), between=GIGABIT)
     fact = facts_of(noisy)["sync.straggler_slowdown"]
-    assert fact.value == pytest.approx(1 + 0.1 * math.sqrt(2 * math.log(16)))
+    assert fact.value == pytest.approx(1 + 0.1 * 1.766, rel=0.01)  # the expected largest of 16, tabulated
     assert facts_of(UNEQUAL)["sync.straggler_slowdown"].value is None
     alone = cluster(replace(nodes(gpu("A100-80GB"), per_node=1), speed_variation=0.5))
     assert facts_of(alone)["sync.straggler_slowdown"].value is None

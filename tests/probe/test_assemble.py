@@ -92,7 +92,7 @@ def watched(**more: Any) -> Steadiness:
     return Steadiness(**(given | {"edge": 384} | more))
 
 
-HALF = Levels(low_share=0.5, low_relative=0.5, high_relative=1.5, phase_seconds=1.0)
+HALF = Levels(speeds=((0.5, 0.5), (0.5, 1.5)), phase_seconds=1.0)
 
 
 def test_a_share_of_the_processor_seen_for_seconds_goes_before_one_seen_for_half_a_second() -> None:

@@ -170,6 +170,13 @@ def test_a_speed_that_comes_and_goes_is_told_in_words() -> None:
     assert told(1.0).message == "runs at 33% of its speed for 50% of the time (in phases of 1.0 s)"
     assert told(3.0).message == "ran at 33% of its speed for 50% of the time (watched for 6.0 s)"
     assert (told(1.0).level, told(1.0).subject) == ("problem", "n1")
+    three = {
+        "levels": [{"time_share": 0.25, "relative_speed": speed} for speed in (0.4, 0.8, 0.8, 2.0)],
+        "phase_seconds": 0.4,
+        "watched_seconds": 6.0,
+    }
+    (varied,) = verdicts(gpu(share=None, speed_over_time=three))
+    assert varied.message.startswith("varies: it runs at 20% of its speed for 25%, at 40% of its speed for 25%, ")
 
 
 def test_storage_slower_than_a_disk_and_slow_empty_exchanges_are_told() -> None:

@@ -119,23 +119,28 @@ def test_phases_are_two_speeds_and_noise_is_one() -> None:
     phases = [1.0] * 5 + [0.3] * 5
     found = stability.levels(phases * 3, 0.2)
     assert found is not None
-    assert found.low_share == 0.5
-    assert found.low_relative == pytest.approx(0.3 / 0.65)
-    assert found.high_relative == pytest.approx(1 / 0.65)
+    assert found.speeds == ((0.5, pytest.approx(0.3 / 0.65)), (0.5, pytest.approx(1 / 0.65)))
     assert found.phase_seconds == pytest.approx(29 * 0.2 / 5)
     # slow in a fifth of the time
     rare = stability.levels(([1.0] * 8 + [0.5] * 2) * 3, 0.2)
     assert rare is not None
-    assert (rare.low_share, rare.low_relative) == (pytest.approx(0.2), pytest.approx(0.5 / 0.9))
+    assert rare.speeds[0] == (pytest.approx(0.2), pytest.approx(0.5 / 0.9))
     noise = random.Random(1)
-    for spread in (0.05, 0.3):
+    for spread in (0.05, 0.15):
         told = [stability.levels([max(0.01, noise.gauss(1, spread)) for _ in range(30)], 0.2) for _ in range(500)]
         assert sum(one is not None for one in told) <= 5
-    assert stability.levels([1.0, 0.3] * 15, 0.2) is None  # changes as often as pieces: no phase outlasts one
     assert stability.levels(([1.0] * 5 + [0.8] * 5) * 3, 0.2) is None  # told by the variation
     assert stability.levels([1.0] * 29 + [0.1], 0.2) is None  # one hiccup
     assert stability.levels([1.0] * 30, 0.2) is None
     assert stability.levels([1.0, 1.0, 0.3, 0.3], 0.2) is None  # too few
+
+
+def test_a_speed_that_varies_much_without_phases_is_told_by_its_quarters() -> None:
+    found = stability.levels([0.2, 1.8, 0.6, 1.4] * 8, 0.2)
+    assert found is not None
+    assert found.speeds == tuple((0.25, pytest.approx(speed)) for speed in (0.2, 0.6, 1.4, 1.8))
+    assert found.phase_seconds == pytest.approx(0.2)  # it changes with every piece
+    assert sum(share for share, _ in found.speeds) == 1
 
 
 @pytest.mark.process
