@@ -227,11 +227,11 @@ OVERLAP_BUCKET_BYTES = 25 * 2**20
 """DDP's default bucket: the last one cannot hide."""
 
 # --- spans: relative half-width of the 90 % band by what the estimate rests on --------------------------------------
-SPAN_CALIBRATED = 0.22
-"""Nine in ten of the published runs used for fitting lie within it once another run of theirs has set the scale."""
+SPAN_CALIBRATED, SPAN_CATALOG = 0.15, 0.15
+"""Nine in ten of all published runs lie within (docs/accuracy.md). A run that has set the scale takes the doubt about the
+network away, hardly that about the computation."""
 SPAN_MEASURED = 0.25
-SPAN_CATALOG = 0.30
-"""Wide enough for nine in ten of the published runs that were left out of fitting (docs/accuracy.md)."""
+"""Rates measured on processors, and networks."""
 SPAN_ASSUMED = 0.80
 SPAN_PER_VARIATION = 1.6
 """A node whose speed varies by a coefficient v widens the band by this times v (the 90 % quantile of a normal one)."""

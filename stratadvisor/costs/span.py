@@ -24,6 +24,8 @@ def relative_width(basis: str, communication_share: float, *, assumed: bool, clu
 
     """
     compute = _COMPUTE_WIDTH[basis]
+    if basis == "measured" and cluster.backend == "nccl":  # a GPU's measured rate is no less certain than the catalog's
+        compute = min(compute, fitted.SPAN_CATALOG)
     if basis == "calibrated":
         return compute
     measured = bool(cluster.intra_node_sweep or cluster.inter_node_sweep)

@@ -19,7 +19,7 @@ SWEPT = cluster(NODES, intra_node_sweep=((1.0, 1e-5), (1e6, 1e-3)))
 
 @pytest.mark.parametrize(
     ("basis", "compute"),
-    [("measured", fitted.SPAN_MEASURED), ("catalog", fitted.SPAN_CATALOG), ("assumed", fitted.SPAN_ASSUMED)],
+    [("measured", fitted.SPAN_CATALOG), ("catalog", fitted.SPAN_CATALOG), ("assumed", fitted.SPAN_ASSUMED)],
 )
 def test_the_band_mixes_computation_and_communication_by_their_shares(basis: str, compute: float) -> None:
     assert relative_width(basis, 0.0, assumed=False, cluster=PLAIN) == pytest.approx(compute)
@@ -31,6 +31,11 @@ def test_the_band_mixes_computation_and_communication_by_their_shares(basis: str
     for swept in (SWEPT, cluster(NODES, inter_node_sweep=SWEPT.intra_node_sweep)):
         known = relative_width(basis, 0.25, assumed=False, cluster=swept)
         assert known == pytest.approx(0.75 * compute + 0.25 * max(compute, fitted.SPAN_MEASURED))
+
+
+def test_a_measured_processor_keeps_its_doubt() -> None:
+    over = replace(PLAIN, backend="gloo")
+    assert relative_width("measured", 0.0, assumed=False, cluster=over) == fitted.SPAN_MEASURED
 
 
 def test_an_earlier_run_holds_whatever_the_network_is() -> None:
