@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import stat
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from stratadvisor.errors import ProfileError, StratadvisorError, UsageError
+from stratadvisor.schema.brief import LIKE, SIGNIFICANT_DIGITS, UnlikeError, brief, fold, unfold
 from stratadvisor.schema.plan import PLAN_SCHEMA_VERSION, Plan
 from stratadvisor.schema.profile import PROFILE_SCHEMA_VERSION, ClusterProfile
 
@@ -133,11 +137,33 @@ def _check_version(data: dict[str, object], current: int, path: Path, error: typ
         )
 
 
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Let the collector of cyclic garbage rest: while a million objects are made that all stay, it takes most time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 def read_profile(path: Path) -> ClusterProfile:
-    """Return the profile in a JSON file."""
-    data = parse_json(read_text(path, ProfileError), path, ProfileError)
-    _check_version(data, PROFILE_SCHEMA_VERSION, path, ProfileError)
-    return validate(ClusterProfile, data, path, ProfileError)
+    """Return the profile in a JSON file of this schema version or an older one."""
+    with _no_collector():
+        data = parse_json(read_text(path, ProfileError), path, ProfileError)
+        _check_version(data, PROFILE_SCHEMA_VERSION, path, ProfileError)
+        data["schema_version"] = PROFILE_SCHEMA_VERSION  # whatever an older version wrote means the same in this one
+        nodes = data.get("nodes")
+        if isinstance(nodes, list) and any(isinstance(node, dict) and LIKE in node for node in nodes):
+            try:
+                data["nodes"] = unfold(nodes)
+            except UnlikeError as problem:
+                raise ProfileError(f"{path}: {first_line(str(problem))}") from None
+            except RecursionError:
+                raise ProfileError(f"{path} is nested too deeply") from None
+        return validate(ClusterProfile, data, path, ProfileError)
 
 
 def read_plan(path: Path) -> Plan:
@@ -149,10 +175,6 @@ def read_plan(path: Path) -> Plan:
         raise UsageError(f"{path} is the profile of a cluster, not a plan", hint="give the folder that recommend wrote")
     _check_version(data, PLAN_SCHEMA_VERSION, path, StratadvisorError)
     return validate(Plan, data, path, StratadvisorError)
-
-
-SIGNIFICANT_DIGITS = 12
-"""Kept of every number: sums differ in the last bits between Python releases (3.12 sums floats more exactly)."""
 
 
 _TO_ROUND = (float, dict, list)
@@ -174,11 +196,70 @@ def _rounded(value: Any) -> Any:
     return value
 
 
+def dump_profile(profile: ClusterProfile) -> str:
+    """Return a profile as the text of its file: short, and read back as the same profile (see ``schema.brief``)."""
+    with _no_collector():
+        return _profile_text(profile)
+
+
+def _profile_text(profile: ClusterProfile) -> str:
+    seen: dict[int, Any] = {}
+    parts = {"schema_version": profile.schema_version, **brief(profile.model_copy(update={"nodes": ()}), seen)}
+    lines = []
+    for key, value in parts.items():
+        text = _indented(value)
+        if key == "nodes":
+            nodes = [_one_line(node) if LIKE in node else _indented(node, 4) for node in fold(profile.nodes, seen)]
+            text = "[\n    " + ",\n    ".join(nodes) + "\n  ]"
+        lines.append(f"  {_one_line(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _indented(value: Any, columns: int = 2) -> str:
+    # a line break inside a string is an escape in JSON: those in the text are all the writer's
+    return json.dumps(value, indent=2, ensure_ascii=False).replace("\n", "\n" + " " * columns)
+
+
+def _one_line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def digest(document: BaseModel) -> str:
-    """Return the SHA-256 of a document's JSON, first 16 hex digits."""
-    # in one line, which the standard library writes ten times as fast as indented: ten thousand nodes are 200 MB
+    """Return the SHA-256 of a document's JSON, first 16 hex digits.
+
+    Of a profile it is the same however its file is written: with defaults or without, whole nodes or differences, in
+    whichever schema version.
+    """
+    if isinstance(document, ClusterProfile):
+        return _profile_digest(document)
     text = json.dumps(_rounded(document.model_dump(mode="json")), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _profile_digest(profile: ClusterProfile) -> str:
+    with _no_collector():
+        return hashlib.sha256(b"".join(_canonical_lines(profile))).hexdigest()[:16]
+
+
+def _canonical_lines(profile: ClusterProfile) -> Iterator[bytes]:
+    seen: dict[int, Any] = {}
+    texts: dict[int, bytes] = {}
+    whole = brief(profile.model_copy(update={"nodes": ()}), seen)
+    whole.pop("schema_version", None)
+    yield _canonical(whole)
+    for node in profile.nodes:
+        form = brief(node, seen)
+        devices = form.pop("devices", [])
+        yield b"\n" + _canonical(form)
+        for device in devices:  # nodes of one kind share them
+            text = texts.get(id(device))
+            if text is None:
+                text = texts[id(device)] = b"\n " + _canonical(device)
+            yield text
+
+
+def _canonical(form: dict[str, Any]) -> bytes:
+    return json.dumps(form, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def atomic_write(path: Path, text: str, *, executable: bool = False) -> None:
@@ -208,4 +289,4 @@ def atomic_write(path: Path, text: str, *, executable: bool = False) -> None:
 
 def write_document(path: Path, document: BaseModel) -> None:
     """Write a document atomically."""
-    atomic_write(path, dump(document))
+    atomic_write(path, dump_profile(document) if isinstance(document, ClusterProfile) else dump(document))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from stratadvisor import store
 from stratadvisor.errors import ProfileError, StratadvisorError
-from stratadvisor.schema.profile import ClusterProfile, NodeProfile
+from stratadvisor.schema.base import unknown
+from stratadvisor.schema.profile import PROFILE_SCHEMA_VERSION, ClusterProfile, CpuProfile, NodeProfile
 
 
 def profile() -> ClusterProfile:
@@ -34,10 +35,17 @@ def test_the_last_bits_of_a_sum_do_not_reach_a_file():
 
 
 def test_unknown_readings_stay_unknown_through_json(tmp_path):
-    store.write_document(tmp_path / "p.json", profile())
-    node = json.loads((tmp_path / "p.json").read_text())["nodes"][0]
-    assert node["cpu"]["usable_cores"]["value"] is None
-    assert node["cpu"]["usable_cores"]["origin"] == "unknown"
+    asked = CpuProfile(usable_cores=unknown("the kernel does not say"))
+    store.write_document(tmp_path / "p.json", ClusterProfile(nodes=(NodeProfile(hostname="a", cpu=asked),)))
+    cores = json.loads((tmp_path / "p.json").read_text())["nodes"][0]["cpu"]["usable_cores"]
+    assert cores == {"value": None, "origin": "unknown", "detail": "the kernel does not say"}
+    assert store.read_profile(tmp_path / "p.json").nodes[0].host_memory.total_bytes == unknown("not read")
+
+
+def test_a_profile_that_says_nothing_is_written_as_what_it_says():
+    text = store.dump_profile(profile())
+    assert json.loads(text) == {"schema_version": PROFILE_SCHEMA_VERSION, "nodes": [{"hostname": "a"}]}
+    assert json.loads(store.dump(profile()))["nodes"][0]["cpu"]["usable_cores"]["origin"] == "unknown"
 
 
 @pytest.mark.parametrize(

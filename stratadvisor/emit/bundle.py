@@ -98,7 +98,7 @@ def render_here(
         raise EmitError(f"the templates make more than {output_bytes // 1024**2} MiB of text")
     files = [
         EmittedFile(path=PLAN_NAME, content=store.dump(plan), format="json"),
-        EmittedFile(path=CLUSTER_NAME, content=store.dump(profile), format="json"),
+        EmittedFile(path=CLUSTER_NAME, content=store.dump_profile(profile), format="json"),
         *rendered,
         *runtime_files([file for file in rendered if file.format == "python"], str(config["engine"])),
     ]

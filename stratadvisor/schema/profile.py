@@ -5,13 +5,14 @@ Hand-editable JSON, versioned, migrated on load.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from stratadvisor.schema.base import LARGEST, Amount, Document, Many, NonNegative, PositiveInt, Rate, Reading, unknown
 
-PROFILE_SCHEMA_VERSION = 1
+PROFILE_SCHEMA_VERSION = 2
+"""2: a file leaves out what has its default, and a node may be ``like`` an earlier one. Defaults are part of it."""
 
 MAX_COUNT = 10_000_000
 """Nodes of a cluster, ranks of a collective."""
@@ -52,7 +53,7 @@ class MemoryUser(Document):
 
     pid: int
     name: str = ""
-    used_bytes: Amount = Field(default_factory=lambda: unknown("not reported"))
+    used_bytes: Amount = unknown("not reported")
 
 
 class SpeedLevel(Document):
@@ -103,6 +104,7 @@ class SpeedOverTime(Document):
         slower = [level for level in self.levels if level.relative_speed < fast]
         often = self.watched_seconds >= LEAST_PHASES * self.phase_seconds
         parts = [f"at {level.relative_speed / fast:.0%} of its speed for {level.time_share:.0%}" for level in slower]
+        verb = "runs" if often else "ran"
         when = f"in phases of {self.phase_seconds:.1f} s" if often else f"watched for {self.watched_seconds:.1f} s"
         if len(slower) > 1:
             verb, when = f"varies: it {verb}", f"watched for {self.watched_seconds:.1f} s"
@@ -121,8 +123,8 @@ class DeviceProfile(Document):
     """Entry of catalog/gpus.toml; None when the name matches none."""
     uuid: str = ""
     compute_capability: tuple[int, int] | None = None
-    memory_total_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
-    memory_free_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
+    memory_total_bytes: Amount = unknown("not read")
+    memory_free_bytes: Amount = unknown("not read")
     memory_users: Many[MemoryUser] = ()
     unified_memory: bool | None = None
     """Whether the device shares the host's memory (GH200/GB10 style or a CPU); None when unknown."""
@@ -137,11 +139,11 @@ class DeviceProfile(Document):
     pcie_width_max: int | None = None
     pcie_width_current: int | None = None
     numa_node: int | None = None
-    clock_sm_hertz: Amount = Field(default_factory=lambda: unknown("not read"))
-    clock_sm_max_hertz: Amount = Field(default_factory=lambda: unknown("not read"))
-    power_limit_watts: Amount = Field(default_factory=lambda: unknown("not read"))
-    power_default_watts: Amount = Field(default_factory=lambda: unknown("not read"))
-    temperature_celsius: Reading = Field(default_factory=lambda: unknown("not read"))
+    clock_sm_hertz: Amount = unknown("not read")
+    clock_sm_max_hertz: Amount = unknown("not read")
+    power_limit_watts: Amount = unknown("not read")
+    power_default_watts: Amount = unknown("not read")
+    temperature_celsius: Reading = unknown("not read")
     throttle_reasons: Many[str] = ()
     healthy: bool | None = None
     """False: the driver lost it or it failed a query it must answer; None: not established."""
@@ -168,7 +170,7 @@ class DeviceLink(Document):
     num_links: int | None = None
     """Number of NVLink connections, where the kind is nvlink or nvswitch."""
     peer_access: bool | None = None
-    bandwidth_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
+    bandwidth_bytes_per_second: Rate = unknown("not measured")
     """One direction."""
 
 
@@ -176,7 +178,7 @@ class CpuProfile(Document):
     """The processors that this process may use."""
 
     model_name: str = ""
-    usable_cores: Amount = Field(default_factory=lambda: unknown("not read"))
+    usable_cores: Amount = unknown("not read")
     """Minimum of affinity, cgroup quota and Slurm's grant; may be a fraction."""
     limited_by: str = ""
     """What sets usable_cores: affinity, cgroup v1, cgroup v2, slurm, or empty for none."""
@@ -189,17 +191,17 @@ class CpuProfile(Document):
 class HostMemoryProfile(Document):
     """Memory of the host that this process may use."""
 
-    total_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
-    available_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
-    limit_bytes: Amount = Field(default_factory=lambda: unknown("no cgroup limit"))
+    total_bytes: Amount = unknown("not read")
+    available_bytes: Amount = unknown("not read")
+    limit_bytes: Amount = unknown("no cgroup limit")
     """The cgroup's limit; unknown with the reason "no cgroup limit" where there is none."""
     limited_by: str = ""
-    shared_memory_total_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
-    shared_memory_free_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
-    memlock_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
+    shared_memory_total_bytes: Amount = unknown("not read")
+    shared_memory_free_bytes: Amount = unknown("not read")
+    memlock_bytes: Amount = unknown("not read")
     """RLIMIT_MEMLOCK; unknown with the reason "unlimited" where there is no limit."""
-    swap_total_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
-    bandwidth_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
+    swap_total_bytes: Amount = unknown("not read")
+    bandwidth_bytes_per_second: Rate = unknown("not measured")
     """Triad over all cores this process may use (STREAM's counting: three arrays moved)."""
 
 
@@ -208,7 +210,7 @@ class NicProfile(Document):
 
     name: str
     kind: NicKind = "unknown"
-    rate_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not reported"))
+    rate_bytes_per_second: Rate = unknown("not reported")
     """Line rate as sysfs states it: reported, never measured."""
     up: bool | None = None
     addresses: Many[str] = ()
@@ -224,16 +226,16 @@ class StorageProfile(Document):
 
     path: str
     filesystem: str = ""
-    free_bytes: Amount = Field(default_factory=lambda: unknown("not read"))
-    read_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
-    write_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
+    free_bytes: Amount = unknown("not read")
+    read_bytes_per_second: Rate = unknown("not measured")
+    write_bytes_per_second: Rate = unknown("not measured")
 
 
 class DataFeedProfile(Document):
     """What a data loader costs here: one item's time split into processor time and waiting."""
 
-    item_seconds: Amount = Field(default_factory=lambda: unknown("not measured"))
-    item_cpu_seconds: Amount = Field(default_factory=lambda: unknown("not measured"))
+    item_seconds: Amount = unknown("not measured")
+    item_cpu_seconds: Amount = unknown("not measured")
     items_per_second_by_workers: dict[Annotated[int, Field(ge=0)], Annotated[float, Field(ge=0, le=LARGEST)]] = Field(
         default_factory=dict
     )
@@ -263,9 +265,9 @@ class CollectiveSweep(Document):
     interface: str = ""
     """Network interface that carried it on every node; empty where they differ or it is not known."""
     points: Many[SweepPoint] = ()
-    latency_seconds: Amount = Field(default_factory=lambda: unknown("not fitted"))
+    latency_seconds: Amount = unknown("not fitted")
     """alpha: time of an empty operation."""
-    bus_bandwidth_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not fitted"))
+    bus_bandwidth_bytes_per_second: Rate = unknown("not fitted")
     """1/beta: what large messages reach."""
 
 
@@ -284,17 +286,17 @@ class NodeProfile(Document):
     count: PositiveInt = Field(default=1, le=MAX_COUNT)
     devices: Many[DeviceProfile] = ()
     links: Many[DeviceLink] = ()
-    cpu: CpuProfile = Field(default_factory=CpuProfile)
-    host_memory: HostMemoryProfile = Field(default_factory=HostMemoryProfile)
+    cpu: CpuProfile = CpuProfile()
+    host_memory: HostMemoryProfile = HostMemoryProfile()
     nics: Many[NicProfile] = ()
     storage: Many[StorageProfile] = ()
     data_feed: DataFeedProfile = Field(default_factory=DataFeedProfile)
     software: SoftwareProfile = Field(default_factory=SoftwareProfile)
-    network_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
+    network_bytes_per_second: Rate = unknown("not measured")
     """What this node can send to others, all its interfaces together, one direction."""
-    intra_node_bytes_per_second: Rate = Field(default_factory=lambda: unknown("not measured"))
+    intra_node_bytes_per_second: Rate = unknown("not measured")
     """Bus bandwidth of collectives among this node's devices, one direction per device."""
-    speed_variation: Amount = Field(default_factory=lambda: unknown("not measured"))
+    speed_variation: Amount = unknown("not measured")
     """Coefficient of variation of the work done in equal pieces of time (0.05: 5 %), of the least steady device."""
 
     @model_validator(mode="after")
@@ -333,6 +335,14 @@ class Calibration(Document):
     world_size: PositiveInt = 1
 
 
+def _or_like_another(schema: dict[str, Any]) -> None:
+    """Publish what ``schema.brief`` reads beside whole nodes."""
+    name = {"type": "string", "description": "Host name of an earlier node that this one equals but for what it gives."}
+    said = "Of an object it gives the entries that differ, of devices those of each in order, all else whole."
+    other = {"type": "object", "description": said, "properties": {"like": name}, "required": ["like"]}
+    schema["items"] = {"anyOf": [schema["items"], other]}
+
+
 class ClusterProfile(Document):
     """Everything known about a cluster."""
 
@@ -341,7 +351,8 @@ class ClusterProfile(Document):
     captured_at: str = ""
     """UTC, ISO 8601; empty for a hand-written cluster."""
     source: Literal["probe", "declared", "merged"] = "probe"
-    nodes: Many[NodeProfile] = Field(min_length=1)
+    nodes: Many[NodeProfile] = Field(min_length=1, json_schema_extra=_or_like_another)
+    """Each whole, or as what makes it of an earlier one (``like``)."""
     collectives: Many[CollectiveSweep] = ()
     node_pairs: Many[NodePair] = ()
     """Links between nodes: all that were measured, or, of thousands, the slow ones."""
