@@ -21,18 +21,18 @@ DOUBT: dict[str, tuple[float, float]] = {
     # which matrices have adapters differs between programs
     "adapters": (0.10, 0.10),
     # frozen matrices without adapters keep no input; eager norms, rotary and dropout keep more than the runtime's
-    "activations": (0.30, 0.20),
-    # 12 bytes a score; a loss in chunks needs hardly any, Hugging Face's returned and shifted fp32 scores 16 and more
-    "logits": (0.80, 0.40),
+    "activations": (0.20, 0.15),
+    # what a loss does with its scores is told (Layout.loss), how many copies are alive at once is not
+    "logits": (0.40, 0.25),
     # how many units are gathered ahead, sizes of buckets
-    "gathered_units": (0.50, 0.35),
+    "gathered_units": (0.30, 0.30),
     "buffers": (0.50, 0.50),
     "reserve": (1.00, 1.00),
     # driver, kernels, NCCL's channels: versions and topologies
     "context": (0.40, 0.40),
 }
 """Relative error downwards and upwards of each term, at which nine in ten published peaks lie inside."""
-FREED_DOUBT = (1.00, 0.30)
+FREED_DOUBT = (0.80, 0.30)
 """Of freed blocks: they may be used again after all."""
 
 
