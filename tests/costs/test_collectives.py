@@ -77,6 +77,9 @@ def test_one_rank_and_empty_messages_cost_nothing() -> None:
     assert all_reduce_seconds(GIB, Group(num_nodes=1, ranks_per_node=1), at) == 0
     assert all_reduce_seconds(0, Group(num_nodes=1, ranks_per_node=8), at) == 0
     assert broadcast_seconds(GIB, Group(num_nodes=1, ranks_per_node=1), at) == 0
+    late = cluster(nodes(A100, 1, 8, intra_node_latency_seconds=1e-5))
+    assert broadcast_seconds(0, Group(num_nodes=1, ranks_per_node=8), late) == 0
+    assert broadcast_seconds(1, Group(num_nodes=1, ranks_per_node=2), late) == pytest.approx(1e-5 + 1 / 200e9)
 
 
 def test_a_measured_sweep_is_returned_at_its_points_and_scaled_to_other_ranks() -> None:
