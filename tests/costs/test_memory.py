@@ -319,8 +319,8 @@ def test_published_peaks_are_met_from_above(name: str, run: dict[str, Any], gib:
         compiled=True,
     )
     reserved = found.peak_bytes.likely - found.terms_bytes["context"]
-    # a peak stands at the upper end of what was seen (UNCOUNTED_FRACTION): hardly below, at most 15 % above
-    assert 0.97 * gib * GIB <= reserved <= 1.15 * gib * GIB
+    # a peak stands at the upper end of what was seen (UNCOUNTED_FRACTION): hardly below, at most a sixth above
+    assert 0.97 * gib * GIB <= reserved <= 7 / 6 * gib * GIB
     counted = reserved - found.terms_bytes["reserve"]
     assert counted <= gib * GIB
 
