@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 
 import pytest
 
@@ -81,3 +82,13 @@ def test_a_lock_that_cannot_be_read_is_reported_with_the_callers_error(tmp_path,
         with pytest.raises(kind, match=reason) as caught:
             read_lock(tmp_path, kind)
         assert LOCK_NAME in caught.value.message
+
+
+def test_a_pipe_has_no_digest_and_what_cannot_be_read_says_why(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(EmitError, match="pipe is not a regular file"):
+        digest_file(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(EmitError, match="loop cannot be read: "):
+        digest_file(tmp_path / "loop")
+    assert digest_file(tmp_path / "nothing") is None

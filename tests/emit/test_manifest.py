@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stratadvisor.emit.manifest import available_targets, check_relative, load_manifest
+from stratadvisor.emit.manifest import MAX_MEMBER_BYTES, available_targets, check_relative, load_manifest
 from stratadvisor.emit.train_config import ENGINES
 from stratadvisor.errors import EmitError
 from stratadvisor.strategies import STRATEGIES
@@ -130,3 +130,23 @@ def test_paths_that_could_lead_out_are_refused(path):
 @pytest.mark.parametrize("path", ["a", "a/b.py", "a b", ".hidden", "a..b"])
 def test_plain_paths_are_returned_unchanged(path):
     assert check_relative(path) == path
+
+
+def test_an_overlay_of_rules_alone_adds_no_target(tmp_path):
+    (tmp_path / "rules").mkdir()
+    assert available_targets((tmp_path,)) == available_targets()
+
+
+def test_a_template_is_a_file_of_the_overlay_itself_and_no_book(tmp_path):
+    secret = tmp_path / "secret.toml"
+    secret.write_text(GOOD)
+    there = tmp_path / "mine"
+    folder = there / "templates" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "emitter.toml").symlink_to(secret)
+    with pytest.raises(EmitError, match="is a symbolic link that leads out of"):
+        load_manifest("mine", (there,))
+    (folder / "emitter.toml").unlink()
+    (folder / "emitter.toml").write_text(GOOD + "#" * MAX_MEMBER_BYTES)
+    with pytest.raises(EmitError, match=f"is larger than {MAX_MEMBER_BYTES // 1024} KiB"):
+        load_manifest("mine", (there,))

@@ -147,3 +147,13 @@ def test_replicas_that_are_nodes_have_an_engine_of_their_own():
     )
     assert train_config(plan.model_copy(update={"parallelism": nodes}))["engine"] == "diloco_nodes"
     assert "replicas are nodes" in refuses_adaptive(plan.model_copy(update={"parallelism": nodes}))
+
+
+@pytest.mark.parametrize(("compression", "taken"), [("none", True), ("bf16", True), ("sign", False), ("int8", False)])
+def test_adaptive_training_changes_the_exchange_and_so_takes_no_compression_with_a_memory(compression, taken):
+    plan = EXAMPLES["ddp_cpu"]
+    synchronization = plan.synchronization.model_copy(update={"compression": compression})
+    refusal = refuses_adaptive(plan.model_copy(update={"synchronization": synchronization}))
+    assert (refusal == "") is taken
+    if not taken:
+        assert refusal == f"adaptive training takes no compression {compression}"
