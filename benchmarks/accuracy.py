@@ -114,9 +114,9 @@ times while the model was written, and these choices were made or confirmed with
   Sailor's repository, which holds none of the runs that are scored;
 - a device that waits for its host's launches moves data meanwhile; Megatron's kernels were then fitted again on
   `vtrain-single`;
-- `automodel-lora`: its runs on one device use Transformer Engine (its table says so), torch's pipeline drains after each
-  local batch, and an adapter makes six operations on DTensors of one (counted in its code; what one costs was timed
-  before);
+- `automodel-lora`: its runs on one device use Transformer Engine (its table says so), torch's pipeline drains after
+  each local batch, and an adapter makes six operations on DTensors of one (counted in its code; what one costs was
+  timed before);
 - `vectorlm` trains in pure bf16 (its benchmark says so);
 - the bands were narrowed until 95 % of the runs left out and 88 % of all published ones lay inside.
 

@@ -50,9 +50,9 @@ MISALIGNED_SHARE = 0.64
 WEIGHT_GRADIENT_SLOWDOWN = 1.05
 """Weight gradients accumulate in fp32: 3 to 8 % slower than forward on large shapes (SimuMax's tables, A100)."""
 
-EAGER_PRODUCT_SHARE: dict[str, float] = {"hopper": 0.85, "blackwell": 0.85}
+EAGER_PRODUCT_SHARE: dict[str, float] = {"hopper": 0.88, "blackwell": 0.88}
 """Products of a PyTorch program against those of a Megatron recipe (aligned shapes, tuned library calls, CUDA graphs),
-where the matrix units are fast enough to show it (fit on torchtitan's H100 runs)."""
+where the matrix units are fast enough to show it (fit on torchtitan's H100 runs, in 16 and 8 bit)."""
 
 FP8_EFFICIENCY_SHARE: dict[str, float] = {"ada": 0.9, "hopper": 0.883, "blackwell": 0.985, "unknown": 0.9}
 """What fp8 products reach of their peak against what 16-bit ones reach of theirs: best shapes of a search, 1403 of 1979
@@ -228,8 +228,8 @@ OVERLAP_BUCKET_BYTES = 25 * 2**20
 
 # --- spans: relative half-width of the 90 % band by what the estimate rests on --------------------------------------
 SPAN_CALIBRATED, SPAN_CATALOG = 0.15, 0.15
-"""Nine in ten of all published runs lie within (docs/accuracy.md). A run that has set the scale takes the doubt about the
-network away, hardly that about the computation."""
+"""Nine in ten of all published runs lie within (docs/accuracy.md). A run that has set the scale takes the doubt about
+the network away, hardly that about the computation."""
 SPAN_MEASURED = 0.25
 """Rates measured on processors, and networks."""
 SPAN_ASSUMED = 0.80
