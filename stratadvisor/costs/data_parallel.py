@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TypedDict
 
 from stratadvisor.costs import constants as fitted
 from stratadvisor.costs.collectives import (
@@ -14,6 +15,7 @@ from stratadvisor.costs.collectives import (
 )
 from stratadvisor.costs.compute import ComputeTime
 from stratadvisor.costs.fp8 import linear_weights
+from stratadvisor.costs.memo import Memo
 from stratadvisor.costs.overlap import exposed_seconds, exposed_side_by_side, overlap_cost
 from stratadvisor.costs.rates import device_rates
 from stratadvisor.costs.states import NF4_BYTES
@@ -49,20 +51,14 @@ def traffic(
     shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement, compression: str = "none"
 ) -> Traffic:
     """Return the seconds of each kind of data-parallel communication, hidden or not."""
-    busy, once = _busy_memory(shape, layout, cluster, placement, compression)
-    moved = _links(shape, layout, cluster, placement, compression)
-    return replace(moved, memory_micro_batch=busy, memory_step=once)
-
-
-def _links(shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement, compression: str) -> Traffic:
-    """Return the seconds on the links."""
+    beside = _busy_memory(shape, layout, cluster, placement, compression)
     part = model_part(shape, layout)
     trainable = trainable_parameters(shape, layout)
     weights = part * (weight_bytes(layout) - _fp8_saving(shape, layout))
     trained_weights = trainable * (4 if layout.precision == "fp32" else 2)
     gradients = trainable * gradient_bytes(layout, compression)
     if layout.sharding == "none":
-        return Traffic(last_backward=_reduction(trainable, gradients, placement, cluster, compression))
+        return Traffic(last_backward=_reduction(trainable, gradients, placement, cluster, compression), **beside)
     group = placement.shard
     hops = ring_latency_seconds(group, cluster) * _calls(shape, layout, gradients)
     scatter = reduce_scatter_seconds(gradients, group, cluster) + hops
@@ -70,44 +66,65 @@ def _links(shape: ModelShape, layout: Layout, cluster: Cluster, placement: Place
     if layout.sharding == "optimizer" and layout.whole_tensor_shards:
         owners = min(layout.data_parallel_shard_degree, _tensors(shape, layout))
         sent = all_gather_seconds(trained_weights, group, cluster) + owners * ring_latency_seconds(group, cluster)
-        return Traffic(last_backward=_reduction(trainable, gradients, placement, cluster, compression), after=sent)
+        return Traffic(
+            last_backward=_reduction(trainable, gradients, placement, cluster, compression), after=sent, **beside
+        )
     if layout.sharding == "optimizer":
-        return Traffic(last_backward=scatter + across, after=all_gather_seconds(trained_weights, group, cluster) + hops)
+        return Traffic(
+            last_backward=scatter + across, after=all_gather_seconds(trained_weights, group, cluster) + hops, **beside
+        )
     if layout.sharding == "gradients" and layout.engine != "fsdp2":
         return Traffic(
-            backward=scatter, last_backward=across, after=all_gather_seconds(trained_weights, group, cluster) + hops
+            backward=scatter,
+            last_backward=across,
+            after=all_gather_seconds(trained_weights, group, cluster) + hops,
+            **beside,
         )
     gather = all_gather_seconds(weights, group, cluster) + hops
     again = gather if layout.sharding == "parameters" else 0.0
     apart = group.num_nodes == 1 and placement.replicate.num_nodes > 1
-    return Traffic(forward=gather, backward=again + scatter, last_backward=across, links_differ=apart)
+    return Traffic(forward=gather, backward=again + scatter, last_backward=across, links_differ=apart, **beside)
+
+
+class _Beside(TypedDict, total=False):
+    """Fields of ``Traffic``."""
+
+    memory_micro_batch: float
+    memory_step: float
+
+
+_RATE: Memo[float] = Memo(4096)
 
 
 def _busy_memory(
     shape: ModelShape, layout: Layout, cluster: Cluster, placement: Placement, compression: str
-) -> tuple[float, float]:
-    """Return seconds per micro-batch and per step for which communication keeps the devices' own memory busy.
+) -> _Beside:
+    """Return seconds per micro-batch, or once per step, for which communication keeps the devices' own memory busy.
 
     Every rank receives all parts but its own; an all-reduce is a scatter and a gather. Over gloo the processors copy,
     which its overlap accounts for.
     """
     group = placement.data if layout.sharding == "none" else placement.shard
     if cluster.backend != "nccl" or group.size < 2:
-        return 0.0, 0.0
-    rate = min(device_rates(c.device, layout.precision).memory_bytes_per_second for c in cluster.classes)
+        return {}
+    rate = _RATE.get(
+        (cluster,),
+        layout.precision,
+        lambda: min(device_rates(c.device, layout.precision).memory_bytes_per_second for c in cluster.classes),
+    )
     each = fitted.COLLECTIVE_MEMORY_PASSES * (group.size - 1) / group.size / rate
     trainable = trainable_parameters(shape, layout)
     gradients = trainable * gradient_bytes(layout, compression)
     trained_weights = trainable * (4 if layout.precision == "fp32" else 2)
     if layout.sharding == "none":
-        return 0.0, each * (trainable / 8 * group.size if compression == "sign" else 2 * gradients)
+        return {"memory_step": each * (trainable / 8 * group.size if compression == "sign" else 2 * gradients)}
     if layout.sharding == "optimizer":
-        return 0.0, each * (gradients + trained_weights)
+        return {"memory_step": each * (gradients + trained_weights)}
     if layout.sharding == "gradients" and layout.engine != "fsdp2":
-        return each * gradients, each * trained_weights
+        return {"memory_micro_batch": each * gradients, "memory_step": each * trained_weights}
     weights = model_part(shape, layout) * (weight_bytes(layout) - _fp8_saving(shape, layout))
     gathers = 2.0 if layout.sharding == "parameters" else 1.0
-    return each * (gathers * weights + gradients), 0.0
+    return {"memory_micro_batch": each * (gathers * weights + gradients)}
 
 
 def weight_bytes(layout: Layout) -> float:
