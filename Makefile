@@ -6,7 +6,7 @@ WORK ?= run
 MODEL ?= 10M
 STEPS ?= 12
 
-.PHONY: run test coverage dev lint types layers check clean
+.PHONY: run test coverage dev lint types layers secrets check matrix audit clean
 
 $(VENV)/.installed: pyproject.toml constraints-dev.txt
 	$(PYTHON) -m venv $(VENV)
@@ -48,7 +48,14 @@ types: dev
 layers: dev
 	$(BIN)/lint-imports
 
-check: lint types layers
+# Every tracked file (all files where git does not answer); .secrets.baseline holds what was looked at and is none.
+secrets: dev
+	@git ls-files -z >$(VENV)/tracked 2>/dev/null || \
+		find . -type f -not -path './.*' -not -path './run/*' -not -path './build/*' -printf '%P\0' >$(VENV)/tracked
+	@test -s $(VENV)/tracked
+	xargs -0 -n 2000 $(BIN)/detect-secrets-hook --baseline .secrets.baseline <$(VENV)/tracked
+
+check: lint types layers secrets
 
 # A test that fails is run again (twice if it starts processes) and every run is reported: machines are shared, ports
 # get taken. "rerun" in the last line says that it happened; a rerun is a fault to look into, not a pass.
@@ -68,6 +75,20 @@ coverage: dev
 		$(COVERING) $(PYTEST_ARGS)
 	$(BIN)/coverage json -q -o build/coverage/found.json
 	$(BIN)/python -m benchmarks.covered build/coverage/found.json docs/coverage.md
+
+# The supported Pythons with the newest dependencies, the earliest with the lowest: docs/development.md.
+# MATRIX_ARGS="--python 3.13" runs one, and fails where it is not installed.
+matrix: dev
+	$(BIN)/python -m benchmarks.supported --folder $(VENV)/matrix $(MATRIX_ARGS)
+
+$(VENV)/.installed-audit: $(VENV)/.installed-dev
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check "$$(grep '^pip-audit==' constraints-dev.txt)"
+	touch $@
+
+# Known advisories of what is installed; AUDIT_ARGS=--where-reachable ends well where the service does not answer.
+audit: $(VENV)/.installed-audit
+	$(BIN)/python -m benchmarks.audit $(VENV)/audit/bin/pip-audit $(AUDIT_ARGS)
 
 clean:
 	rm -rf $(VENV) run dist build

@@ -304,7 +304,7 @@ def decisions(python: str, folder: Path, *search: Path) -> dict[str, object]:
 def run_environment(environment: Environment, folder: Path, wheel: Path) -> Result:
     """Install, and run commands, decisions and tests; a failure is a sentence in the result."""
     started = time.monotonic()
-    log = folder.with_suffix(".log")
+    log = folder.parent / f"{folder.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("", encoding="utf-8")
     failures: list[str] = []
