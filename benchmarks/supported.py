@@ -196,7 +196,7 @@ def environments(asked: list[str], lowest: bool) -> tuple[list[Environment], lis
         raise MatrixError(f"Python {', '.join(missing)} was asked for and is not installed (PATH, then pyenv)")
     running = f"{sys.version_info[0]}.{sys.version_info[1]}"
     there = {version: python for version, python in found.items() if python}
-    first = next(iter(there), None) if lowest else None
+    first = next((v for v in there if not asked or v == supported_versions()[0]), None) if lowest else None
     chosen = [Environment(v, p, v == first) for v, p in there.items() if asked or v == first or v != running]
     return chosen, missing
 

@@ -75,6 +75,8 @@ def test_a_python_that_was_asked_for_must_be_there(monkeypatch):
     monkeypatch.setattr(supported, "find_python", lambda version: None if version == "3.13" else f"/py{version}")
     with pytest.raises(supported.MatrixError, match=r"3\.13 was asked for"):
         supported.environments(["3.12", "3.13"], lowest=True)
+    assert [e.name for e in supported.environments(["3.12"], lowest=True)[0]] == ["3.12"]
+    assert [e.name for e in supported.environments(["3.10"], lowest=True)[0]] == ["3.10-lowest"]
     chosen, missing = supported.environments([], lowest=True)
     assert missing == ["3.13"]
     running = f"{sys.version_info[0]}.{sys.version_info[1]}"
