@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from case_support import ADAM, GIB, MIB, card, cluster_of, divided, files_of, nic, node, plan_for, stays, together
+from case_support import ADAM, GIB, MIB, card, cluster_of, files_of, nic, node, plan_for, stays, together
 
 from stratadvisor.errors import EmitError, NoFeasiblePlanError
 from stratadvisor.probe.found import TorchDevice, TorchDevices
@@ -41,7 +41,10 @@ def test_o16() -> None:
         plan_for(where, size)
     # it is the smallest card that is at fault: with three large ones there is a plan, and no host memory is needed
     large = [card("NVIDIA A100-SXM4-80GB", i, 81920) for i in range(3)]
-    assert divided(plan_for(cluster_of(node("three", large, host_gib=64)), size))
+    plan = plan_for(cluster_of(node("three", large, host_gib=64)), size)
+    assert stays(plan)
+    assert plan.memory.sharding != "none"
+    assert plan.parallelism.world_size == 3
 
 
 def test_o17() -> None:
