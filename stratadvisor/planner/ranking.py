@@ -11,10 +11,10 @@ from stratadvisor.schema.workload import Objective
 from stratadvisor.strategies import STRATEGIES
 from stratadvisor.strategies.common import class_work
 from stratadvisor.strategies.selections import part_used
-from stratadvisor.strategies.worth import is_other_program, needed_share
+from stratadvisor.strategies.worth import brings_library, is_other_program, needed_share
 
-LEVELS, OTHER_PROGRAM = 6, 3
-"""Values of ``complexity``, and that of another training program."""
+OTHER_PROGRAM = 3
+"""The ``complexity`` of another training program."""
 INEXACT_FAMILIES = ("hierarchical", "local_sgd", "asynchronous", "federated")
 MIXING_GAIN = 0.03
 """Mixing node classes must beat what one class does alone by this share; our choice."""
@@ -88,8 +88,10 @@ def best(candidates: Iterable[Candidate], cluster: Cluster, objective: Objective
     feasible = [c for c in candidates if c.feasible]
     checked = [c for c in feasible if memory_known(c, cluster)]
     chosen: Candidate | None = None
-    for level in range(LEVELS):
-        tier = [c for c in checked or feasible if complexity(c) == level]
+    rungs: dict[tuple[int, bool], list[Candidate]] = {}
+    for candidate in checked or feasible:
+        rungs.setdefault((complexity(candidate), brings_library(candidate)), []).append(candidate)
+    for _, tier in sorted(rungs.items()):
         found = _uniform_or_mixed(tier, cluster, objective)
         if found is None:
             continue

@@ -8,11 +8,12 @@ import pytest
 from fact_builders import candidate, exactly
 from planning_clusters import cluster, cpu, gpu, nodes
 
-from stratadvisor.costs.constants import EAGER_FACTOR
+from stratadvisor.costs.constants import EAGER_FACTOR, ELEMENTWISE_BACKWARD
 from stratadvisor.costs.energy import BUSY_SHARE, IDLE_SHARE
 from stratadvisor.planner import ranking
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.layout import Candidate, Layout
+from stratadvisor.strategies.worth import compiled_share
 
 A100 = nodes(gpu("A100-80GB"), count=2)
 V100 = nodes(gpu("V100-32GB"))
@@ -73,6 +74,20 @@ def test_a_step_up_in_complexity_must_gain_a_tenth(low: int, high: int) -> None:
         assert ranking.best([short, simple], WHERE, objective) is simple  # type: ignore[arg-type]
 
 
+def test_deepspeed_must_gain_a_tenth_over_what_torch_shards_itself() -> None:
+    native, library = made("fsdp2", SHARDED, 100.0), replace(SHARDED, engine="deepspeed", sharding="optimizer")
+    for run, wins in ((89.9, True), (90.1, False)):
+        other = made("zero1", library, run)
+        for objective in ALL:
+            assert (ranking.best([other, native], WHERE, objective) is other) is wins  # type: ignore[arg-type]
+    # nothing else divides: then it is taken at once
+    assert ranking.best([made("zero1", library, 500.0)], WHERE, "time") is not None
+    # a program of its own is compared with what torch's would take compiled, not with DeepSpeed, which cannot be
+    compiled = replace(native, time=replace(native.time, terms_seconds={"matmul": 0.8, "memory_bound": 0.2}))
+    far = made("megatron_3d", MEGATRON, 74.0)
+    assert ranking.best([compiled, made("zero1", library, 93.0), far], WHERE, "time") is compiled
+
+
 def test_another_program_is_compared_with_what_the_own_would_take_compiled() -> None:
     own = made("ddp", REPLICA, 100.0)
     own = replace(own, time=replace(own.time, terms_seconds={"matmul": 0.5, "memory_bound": 0.4, "launch": 0.1}))
@@ -81,6 +96,10 @@ def test_another_program_is_compared_with_what_the_own_would_take_compiled() -> 
     far, short = made("megatron_3d", MEGATRON, 74.0 * share), made("megatron_3d", MEGATRON, 90.1 * share)
     assert ranking.best([own, far], WHERE, "time") is far
     assert ranking.best([own, short], WHERE, "time") is own
+    # what a checkpointed forward pass repeats is saved as well
+    again = replace(own, layout=replace(REPLICA, activation_checkpointing="full"))
+    share -= 0.4 * (1 - 1 / EAGER_FACTOR) / (1 + ELEMENTWISE_BACKWARD)
+    assert compiled_share(again) == pytest.approx(share)
     # nothing more to save where it is compiled already, or DeepSpeed runs it
     for layout in (replace(REPLICA, compiled=True), replace(REPLICA, engine="deepspeed")):
         ready = replace(own, layout=layout)
