@@ -42,6 +42,8 @@ class Expressed:
     layout: Layout
     cluster: Cluster
     work: tuple[ClassWork, ...]
+    compression: str = "none"
+    """Of gradients on the wire."""
 
     @property
     def sequences(self) -> int:
@@ -88,7 +90,8 @@ def _express(row: Row) -> Expressed:
         gradient_accumulation_steps=layout.gradient_accumulation_steps,
         batch_per_device=layout.micro_batch_size * layout.gradient_accumulation_steps,
     )
-    return Expressed(row=row, shape=shape, layout=layout, cluster=cluster, work=(work,))
+    compression = row.text("reduce") or "none"
+    return Expressed(row=row, shape=shape, layout=layout, cluster=cluster, work=(work,), compression=compression)
 
 
 def device_of(name: str) -> Device | None:

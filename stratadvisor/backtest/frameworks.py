@@ -36,7 +36,8 @@ FRAMEWORKS = (
     # PyTorch's own tensor and pipeline parallelism; examples/llm_finetune/*_peft_benchmark.yaml
     Framework("automodel", "automodel", {"engine": "ddp", "sequence_parallel": "no"}),
     Framework("jax", r"maxtext|paxml|jax|xla", _FUSED),
-    Framework("fms-fsdp", "fms-fsdp|foundation-model-stack", _FUSED),  # torch.compile according to its README
+    # torch.compile according to its README; fms_fsdp/policies/mixed_precision.py: bfSixteen
+    Framework("fms-fsdp", "fms-fsdp|foundation-model-stack", _FUSED | {"reduce": "bf16"}),
     Framework("tinyllama", "tinyllama", _FUSED),  # fused norm, rotary and SwiGLU kernels according to its README
     # profiling/configs/benchmark.yaml, and model.bfloat16() in profiling/benchmark.py
     Framework("vectorlm", "vectorlm", {"activation_ckpt": "full"}, pure=True),

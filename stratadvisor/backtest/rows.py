@@ -42,6 +42,7 @@ COLUMNS = (
     "attention",
     "norms",
     "kernels",
+    "reduce",
     "shards",
     "dropout",
     "compiled",

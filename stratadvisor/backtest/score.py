@@ -98,8 +98,10 @@ def predict(row: Row) -> Outcome | Skipped:
     measured = measured_step_seconds(row, run.sequences, run.layout.world_size)
     if measured is None:
         return Skipped(row, "no measured step time or rate that can be converted")
-    strategy = row.text("strategy")
-    return Outcome(run, estimate_step(run.shape, run.layout, run.cluster, run.work, strategy=strategy), measured)
+    found = estimate_step(
+        run.shape, run.layout, run.cluster, run.work, compression=run.compression, strategy=row.text("strategy")
+    )
+    return Outcome(run, found, measured)
 
 
 def score(group: str, outcomes: Sequence[Compared]) -> Score:

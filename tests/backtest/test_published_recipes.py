@@ -100,6 +100,8 @@ def test_recipes_tell_what_their_table_leaves_out() -> None:
     newer = run(src_key="vectorlm", strategy="fsdp", precision="bf16").layout
     assert replace(newer, flash_generation=2, python_norms=True) == newer
     assert newer.precision == "bf16_pure"
+    assert run(src_key="fms-fsdp", strategy="fsdp", precision="bf16").compression == "bf16"
+    assert run(src_key="torchtitan", strategy="fsdp", precision="bf16").compression == "none"
     alone = run(src_key="automodel-lora", method="lora", precision="bf16", strategy="single", n_gpus="1").layout
     assert (alone.tuned_kernels, alone.python_norms) == (True, False)
     assert not pipelined.tuned_kernels
