@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -61,6 +63,45 @@ def test_the_unpacked_wheel_answers_from_another_folder(wheel, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "launch.sh").is_file()
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """Install the wheel into an environment of its own that finds the dependencies of this one; return its ``bin``."""
+    home = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=300)
+    python = home / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", str(wheel)]
+    subprocess.run(pip, check=True, timeout=600, capture_output=True)
+    (site,) = home.glob("lib/python*/site-packages")
+    # Behind its own packages; files named there (an editable install of the checkout) are not followed.
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
+    return home / "bin"
+
+
+@pytest.mark.process
+def test_the_installed_commands_do_the_main_job_outside_of_the_checkout(installed, tmp_path):
+    environment = {"PATH": f"{installed}:{os.environ['PATH']}", "HOME": str(tmp_path), "LANG": "C.UTF-8"}
+
+    def start(*arguments: str) -> str:
+        done = subprocess.run(
+            arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=550
+        )
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return done.stdout
+
+    where = Path(start(str(installed / "python"), "-c", "import stratadvisor; print(stratadvisor.__file__)").strip())
+    assert where.is_relative_to(installed.parent)
+    command = str(installed / "stratadvisor")
+    probed = json.loads(start(command, "probe", "--quick", "--output", "cluster.json", "--json"))
+    assert probed["nodes"][0]["hostname"] in (tmp_path / "cluster.json").read_text(encoding="utf-8")
+    start(command, "recommend", "--model-size", "1M", "--cluster", "cluster.json", "--output", "bundle")
+    limits = ["--time-limit", "500", "--stall-limit", "400"]
+    (result,) = json.loads(start(command, "run-config", "bundle", "--steps", "4", "--json", *limits))["results"]
+    assert result["outcome"] == "completed"
+    assert result["steps_done"] == 4
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1}', encoding="utf-8")
+    start(command, "check", "ds.json")
 
 
 def test_the_readme_names_the_two_commands():
