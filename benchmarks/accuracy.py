@@ -152,11 +152,12 @@ optimizer with ZeRO switched off. The code was read again, and the following cou
 stood more than 3 % too low:
 
 - the loss: `litgpt` and torchtune's last techniques take it in chunks, transformers of early 2024 (`fsdp-qlora-24gb`)
-  return fp32 scores and copy them shifted by a token;
+  return fp32 scores, which live to the end of the step, and copy them shifted by a token;
 - norms whose weights are frozen keep no normalised value (checked against autograd); bitsandbytes of that time kept
   what each 4-bit matrix reads, and scales of 4-bit weights are divided by nobody;
-- FSDP's divided gradients lie on the stream of their reduce-scatter; FullyShardedDataParallel makes each unit whole
-  and flat before it divides it;
+- FSDP's divided gradients lie on the stream of their reduce-scatter; shards on the host are copied to the device before
+  they are gathered, 4-bit units are gathered in 4 bit; FullyShardedDataParallel makes each unit whole and flat before
+  it divides it, and gathers two ahead;
 - DeepSpeed's pipeline engine: one bucket instead of two; fp32 sums of bf16 gradients are cast and flattened; gradients
   find no room among freed activations;
 - Megatron-LM makes every kind of group whatever the degrees, so its communicators do not follow them;
@@ -167,7 +168,7 @@ stood more than 3 % too low:
 A predicted peak is used to decide whether a run fits, so it stands at the upper end of what was seen: a small share is
 added for what nobody can count before a run (`stratadvisor/costs/reserve.py`), fitted on these tables, never beyond the
 device's memory. Equal runs of `bigscience-a100` differ by up to 14 % (its readings are snapshots of nvidia-smi), one
-row of it says less with the larger micro-batch. Its five rows more than 4 % below, and the outcome that is wrong (82
+row of it says less with the larger micro-batch. Its rows more than 4 % below, and the outcome that is wrong (82
 layers run out of memory where the same bytes in 94 narrower ones do not), are unexplained; so are the peaks of
 `sailor-hetero-rtx-n4`, whose context on PCIe cards is smaller, and one of `sailor-gh200`. The peaks of its GPT-Neo are
 those of the 32 heads it states, the step times those of 20.

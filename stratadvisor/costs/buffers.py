@@ -6,7 +6,7 @@ from typing import Literal
 
 from stratadvisor.costs.activations import in_megatron
 from stratadvisor.costs.parameters import RankParameters
-from stratadvisor.costs.states import Recipe
+from stratadvisor.costs.states import NF4_PACKED_BYTES, Recipe
 from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.profile import DeviceKind
 from stratadvisor.units import GIB, MIB
@@ -76,6 +76,8 @@ def gathered_bytes(local: RankParameters, layout: Layout, recipe: Recipe, moment
     stay whole, and one layer's 16-bit gradients are added to those in fp32.
     ZeRO-3: two layers' worth and the one that runs, the limit that our DeepSpeed configuration sets, at least the
     root's larger half.
+    QLoRA: a layer's unit is gathered as it is stored, in 4 bit. With shards on the host, each is copied to the device
+    before it is gathered (torch's _fsdp_param.py, ``all_gather_inputs``; _flat_param.py, ``pre_unshard``).
     Autocast: 16-bit copies of the weights of the products; with checkpointing only during forward.
     """
     e = recipe.compute
@@ -86,9 +88,14 @@ def gathered_bytes(local: RankParameters, layout: Layout, recipe: Recipe, moment
             return (e + 4) * local.root if full else 0.0
         if units_stay_whole(layout):
             return e * local.total + (e * layer if full and moment == "end" else 0.0)
-        layers = layer if moment == "forward" else 2 * layer
+        whole = e * layer
+        if layout.method == "qlora" and local.layers:
+            whole = (NF4_PACKED_BYTES * local.dense + e * local.experts) / local.layers
         reducing = 4 * layer if full and moment == "end" else 0.0
-        return e * (local.root + layers) + reducing
+        gathered = e * local.root + (1 if moment == "forward" else 2) * whole
+        if layout.parameter_offload != "none":
+            gathered *= 1 + 1 / max(1, layout.data_parallel_shard_degree * layout.context_parallel_degree)
+        return gathered + reducing
     if layout.engine == "deepspeed" and layout.sharding == "parameters":
         live = min(local.total, max(ZERO3_LIVE_LAYERS * layer, local.head, zero_bucket_elements(local.total)) + layer)
         return e * live

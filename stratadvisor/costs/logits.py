@@ -12,6 +12,8 @@ BACKWARD_BYTES = 12
 RETURNED_FORWARD_BYTES, RETURNED_BACKWARD_BYTES = 12, 16
 """Per score in transformers until 2024 (models/llama/modeling_llama.py, ``LlamaForCausalLM.forward``): the fp32 scores
 that are returned, a copy of them shifted by a token while the loss is computed, and in backward the usual twelve."""
+RETURNED_BYTES = 4
+"""Of these the scores themselves, which live until the program lets go of what the model returned."""
 MEGATRON_BYTES = 10
 """Per score of a rank's part of the vocabulary: 16-bit scores, an fp32 copy, exponentials reused for the gradient."""
 

@@ -6,7 +6,7 @@ from stratadvisor.costs.activations import layer_bytes, micro_batches_in_flight
 from stratadvisor.costs.adapters import frozen_head_bytes, unpacked_bytes
 from stratadvisor.costs.buffers import bucket_bytes, gathered_bytes, units_stay_whole
 from stratadvisor.costs.held import Held
-from stratadvisor.costs.logits import score_bytes
+from stratadvisor.costs.logits import RETURNED_BYTES, score_bytes
 from stratadvisor.costs.parameters import ParameterCounts, RankParameters
 from stratadvisor.costs.states import Recipe
 from stratadvisor.schema.layout import Layout
@@ -48,34 +48,37 @@ def moments(
     head = local.head if layout.method == "full" else 0.0
     head_gradient = (kinds.gradient + (kinds.compute if kinds.autocast else 0)) * head
     found: dict[str, Alive] = {}
+    returned = 0.0  # alive to the end of the step
     if stage == layout.pipeline_parallel_degree - 1 and shape.is_transformer:
         forward_scores, backward_scores = score_bytes(shape, layout, kinds, tokens)
         at_loss = start if kinds.autocast else ahead
         found["loss forward"] = (before, kept, forward_scores, ahead + fixed, 0.0)
         found["loss backward"] = (before, kept, backward_scores, at_loss + fixed, 0.0)
-        gradient_of_scores = tokens * shape.num_outputs * kinds.compute / layout.tensor_parallel_degree
-        found["backward head"] = (before + head_gradient, kept, gradient_of_scores, at_loss + fixed, 0.0)
+        scores = tokens * shape.num_outputs / layout.tensor_parallel_degree
+        returned = RETURNED_BYTES * scores if layout.loss == "returned" else 0.0
+        of_scores = kinds.compute * scores + returned
+        found["backward head"] = (before + head_gradient, kept, of_scores, at_loss + fixed, 0.0)
     early = before if before else kinds.gradient * head if layout.engine != "fsdp2" else kinds.compute * head
     one_gradient = 0.0 if before else gradients * local.one_layer / max(1.0, local.total)
-    found["backward start"] = (early, kept + working, 0.0, start + fixed, buckets)
+    found["backward start"] = (early, kept + working, returned, start + fixed, buckets)
     end = gathered_bytes(local, layout, kinds, "end")
     if local.layers > 1:
         # one layer further, its gradients are on their way
         others = kept * (1 - 1 / local.layers) + working
-        found["backward next"] = (early + one_gradient, others, 0.0, end + fixed, buckets)
+        found["backward next"] = (early + one_gradient, others, returned, end + fixed, buckets)
     # while the first layer runs backward its own gradients and the embedding's are still to come
     rest = local.one_layer + local.root - local.head
     share = 1.0 if before or not local.total else max(0.0, 1 - rest / local.total)
     last_layer = working + kept / max(1.0, local.layers)
-    found["backward end"] = (share * gradients, last_layer, 0.0, end + fixed, buckets)
+    found["backward end"] = (share * gradients, last_layer, returned, end + fixed, buckets)
     done = gathered_bytes(local, layout, kinds, "done")
-    found["backward done"] = (states.gradients, 0.0, 0.0, done + fixed, buckets)
+    found["backward done"] = (states.gradients, 0.0, returned, done + fixed, buckets)
     if layout.engine == "local":
         kept_gradients = states.gradients if layout.data_parallel_shard_degree > 1 else 0.0
         found["optimizer exchange"] = (kept_gradients, 0.0, 0.0, 0.0, states.step_copy)
         found["optimizer"] = (states.gradients, 0.0, 0.0, 0.0, 0.0)
     else:
-        found["optimizer"] = (states.gradients, 0.0, 0.0, 0.0, states.step_copy)
+        found["optimizer"] = (states.gradients, 0.0, returned, 0.0, states.step_copy)
     return found
 
 

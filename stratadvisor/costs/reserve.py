@@ -12,6 +12,7 @@ from __future__ import annotations
 from stratadvisor.costs.activations import in_megatron
 from stratadvisor.costs.buffers import FORWARD_MOMENTS, gathered_bytes
 from stratadvisor.costs.held import Held
+from stratadvisor.costs.logits import RETURNED_BYTES
 from stratadvisor.costs.moments import Alive
 from stratadvisor.costs.parameters import RankParameters
 from stratadvisor.costs.states import Recipe
@@ -31,9 +32,6 @@ UNCOUNTED_FRACTION, UNCOUNTED_FRACTIONS = 0.02, {"megatron": 0.01, "fsdp2": 0.06
 were freed. Equal runs differ by it, and only upwards from what is counted; so a peak stands at the upper end of what
 was seen rather than in its middle (the smallest shares that leave few peaks of published runs above; docs/accuracy.md
 says how few)."""
-RETURNED_BYTES = 4
-"""Per score, with fp32 scores that a program keeps to the end of the step: the optimizer makes its states while they
-are alive, in blocks that the loss has freed, and the next loss needs another block (half of such runs show it)."""
 UNITS_IN_FLIGHT = 3
 """Of FullyShardedDataParallel: the unit that runs and two that its rate limiter lets be gathered ahead (torch's
 distributed/fsdp/_limiter_utils.py)."""
@@ -103,13 +101,17 @@ def stranded_bytes(
         stranded["loss forward"] += layers
         stranded["loss backward"] += scores + layers
         if layout.loss == "returned":
+            # the optimizer makes its states while the scores are alive, in blocks that the loss has freed, and the next
+            # loss needs another block (half of such runs show it)
             again = RETURNED_BYTES * layout.micro_batch_size * layout.sequence_length * shape.num_outputs
             stranded = {name: freed + again for name, freed in stranded.items()}
     if in_megatron(layout):
         for name, alive in found.items():
             stranded[name] += max(0.0, states.gradients - alive[GRADIENTS])
     if layout.engine == "fsdp2":
-        most = max(gathered_bytes(local, layout, kinds, moment) for moment in FORWARD_MOMENTS)
+        least, most = sorted(gathered_bytes(local, layout, kinds, moment) for moment in FORWARD_MOMENTS)
+        if layout.flat_units:  # they differ by a unit
+            most = least + (UNITS_IN_FLIGHT - 1) * (most - least)
         for name, alive in found.items():
             stranded[name] += max(0.0, most - alive[GATHERED]) + max(0.0, states.gradients - alive[GRADIENTS])
     if layout.engine == "deepspeed" and states.step_copy:

@@ -12,6 +12,8 @@ AUTOCAST_ENGINES = frozenset({"torch", "ddp", "local", "async"})
 """fp32 weights, cast to 16 bit at each use (torch.autocast)."""
 BITSANDBYTES_BLOCK = 256
 """8-bit states have one fp32 scale per block each (arXiv:2110.02861; bitsandbytes)."""
+NF4_PACKED_BYTES = 0.5
+"""Of a 4-bit weight itself."""
 NF4_PLAIN_BYTES = 0.5 + 4 / 64
 """4-bit weights and an fp32 scale per 64 of them."""
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)

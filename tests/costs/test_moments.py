@@ -372,3 +372,43 @@ def test_a_group_of_two_that_averages_in_every_step_keeps_ddps_gradients() -> No
         for degree in (1, 2)
     )
     assert (alone, pair) == (0, pytest.approx(4 * 10_000_000))
+
+
+def test_four_bit_units_are_gathered_as_they_are_stored_and_shards_on_the_host_are_copied_first() -> None:
+    layout = Layout(
+        engine="fsdp2",
+        sharding="parameters",
+        data_parallel_shard_degree=4,
+        precision="bf16_pure",
+        method="qlora",
+    )
+    kinds, local, _, _ = parts(layout)
+    root, unit = 2 * 2 * HEAD, 0.5 * LAYER
+    for moment, units in (("forward", 1), ("start", 2)):
+        found = gathered_bytes(local, layout, kinds, moment)  # type: ignore[arg-type]
+        assert found == pytest.approx(root + units * unit)
+        away = replace(layout, parameter_offload="cpu", optimizer_offload="cpu")
+        copied = gathered_bytes(local, away, kinds, moment)  # type: ignore[arg-type]
+        assert copied == pytest.approx(found * (1 + 1 / 4))
+
+
+def test_flat_units_are_three_in_flight() -> None:
+    layout = replace(
+        ONE, engine="fsdp2", sharding="parameters", data_parallel_shard_degree=4, precision="bf16_pure", method="lora"
+    )
+    kinds, local, states, found = parts(layout)
+    plain, flat = (
+        stranded_bytes(SHAPE, replace(layout, flat_units=flag), kinds, local, states, found, 0.0)["optimizer"]
+        for flag in (False, True)
+    )
+    assert flat - plain == pytest.approx(2 * LAYER)
+
+
+def test_returned_scores_live_to_the_end_of_the_step() -> None:
+    plain, returned = (
+        parts(replace(ONE, precision="bf16_pure", loss=loss))[3]
+        for loss in ("whole", "returned")  # type: ignore[arg-type]
+    )
+    for name, alive in returned.items():
+        if not name.startswith("loss"):
+            assert alive[2] - plain[name][2] == pytest.approx(4 * TOKENS * 1000)
