@@ -121,8 +121,8 @@ def test_devices_that_are_lost_every_time_are_asked_no_more_and_every_gap_has_a_
     profile = probe_node(skip=("data_feed",), quick=True, storage_path=tmp_path, time_limit_seconds=GENEROUS)
     status = {o.probe: (o.status, o.reason) for o in profile.observations}
     assert set(status) == set(PROBES)
-    for name in ("memory_bandwidth", "stability"):
-        assert status[name] == ("unsupported", "no device answered the measurements before")
+    assert status["stability"][0] == "ok"  # a CPU rank may have met a busy machine once
+    assert status["memory_bandwidth"] == ("unsupported", "no device answered the measurements before")
     assert status["storage"][0] == "ok"
     for place, reading in readings(json.loads(dump(profile))):
         assert reading["value"] is not None or reading["detail"], f"{place} is unknown without a reason"
