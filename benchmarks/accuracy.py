@@ -118,6 +118,8 @@ times while the model was written, and these choices were made or confirmed with
   each local batch, and an adapter makes six operations on DTensors of one (counted in its code; what one costs was
   timed before);
 - `vectorlm` trains in pure bf16 (its benchmark says so), `fms-fsdp-2025` reduces gradients in it (its policies do);
+- where GeForce cards cannot reach each other's memory, hardly any transfer hides: fitted on `fsdp-qlora-24gb` (whose
+  two RTX 3090 all sit on the board that its text calls slow), confirmed by `lambda-workstation`;
 - the bands were narrowed until 95 % of the runs left out and 88 % of all published ones lay inside.
 
 So "left out" means: no constant was fitted on it. It does not mean: never seen. Rows that nobody has looked at may come

@@ -145,10 +145,12 @@ def _node_class(row: Row, device: Device, devices: int, per_node: int) -> NodeCl
     spec = device_catalog.lookup(device.catalog_key or "")
     link = spec.link_bytes_per_second if spec else None
     origin: Origin = "catalog"
+    staged = False
     if "PCIe" in row.text("intra_link") or link is None:
         consumer = re.match(r"(GeForce-)?(RTX-?)?[2345]0[6789]0", row.text("gpu_model"), re.IGNORECASE)
         link = _pcie_rate(row, device) * (NO_PEER_SHARE if consumer else PCIE_COLLECTIVE_SHARE)
         origin = "estimated"
+        staged = consumer is not None
     return NodeClass(
         name=device.name,
         num_nodes=-(-devices // per_node),
@@ -160,16 +162,20 @@ def _node_class(row: Row, device: Device, devices: int, per_node: int) -> NodeCl
         cpu_cores=None,
         host_memory_bytes=None,
         nvlink=origin == "catalog",
+        peer_access=not staged,
         origins={"intra_node_bytes_per_second": origin},
     )
 
 
 def _pcie_rate(row: Row, device: Device) -> float:
-    """Return bytes per second one way from texts like ``PCIe4 x16``; an old consumer board runs two cards at 3.0 x8."""
+    """Return bytes per second one way from texts like ``PCIe4 x16``; an old consumer board runs two cards at 3.0 x8.
+
+    So does that of fsdp_qlora's two RTX 3090, which all runs of its section share.
+    """
     found = re.search(r"PCIe ?([3-6])(?:\.0)? ?x([0-9]+)", row.text("intra_link"))
     if found is not None:
         return _PCIE_LANE * 2.0 ** (int(found.group(1)) - 3) * int(found.group(2))
-    if "slow PCIe" in row.text("note"):
+    if "slow PCIe" in row.text("note") or (row.source == "fsdp-qlora-24gb" and "3090" in row.text("gpu_model")):
         return _PCIE_LANE * 8
     return device.host_link_bytes_per_second or 12e9
 

@@ -212,6 +212,9 @@ OVERLAP_COST: dict[str, float] = {
 }
 """Share of hidden communication that still shows: kernels that share the device's units and memory; with gloo the
 same cores compute and send (fit)."""
+STAGED_OVERLAP_COST = 0.65
+"""The same at least, where devices cannot reach each other's memory and collectives go through the host's: hardly
+anything hides (fit on the two boxes of ``fsdp-qlora-24gb``)."""
 COLLECTIVE_MEMORY_PASSES = 3.0
 """Passes of a device's memory over each byte that a gather or scatter brings: written on arrival, read to be handed on,
 and packed or unpacked (counted). Computation beside it waits for them."""

@@ -180,6 +180,8 @@ def exposed_data_parallel_seconds(
     waits for them where both take the same links, and runs beside them where not.
     """
     cost = overlap_cost(layout, cluster.backend)
+    if not all(c.peer_access for c in cluster.classes):
+        cost = max(cost, fitted.STAGED_OVERLAP_COST)
     backward = compute.backward_seconds + compute.recompute_seconds
     # the first unit's gather and the last unit's scatter have nothing to run beside
     edge = 1.0 / max(1, shape.num_layers)

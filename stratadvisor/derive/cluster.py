@@ -360,6 +360,7 @@ def _node_class(
         host_memory_bandwidth_bytes_per_second=bandwidth,
         shared_memory_bytes=shm,
         nvlink=nvlink,
+        peer_access=nvlink is True or not _staged(group),
         speed_variation=variation,
         speed_levels=() if usual is None else usual.shares,
         speed_phase_seconds=0.0 if usual is None else usual.phase_seconds,
@@ -413,6 +414,12 @@ def _host_memory(node: NodeProfile) -> Reading:
     return limit if limit.value is not None and limit.value < available.value else available
 
 
+def _staged(group: list[_Node]) -> bool:
+    """Whether devices of a node cannot reach each other's memory, or must not because their driver is wrong."""
+    blocked = any(link.peer_access is False for node in group for link in node.profile.links)
+    return blocked or any(peer_access_defect(n.profile) for n in group)
+
+
 def _intra_node_rate(
     group: list[_Node], device: Device, sweep: CollectiveSweep | None, assumptions: list[str]
 ) -> tuple[float | None, Origin, bool | None]:
@@ -438,7 +445,7 @@ def _intra_node_rate(
         return spec.link_bytes_per_second, "catalog", True
     if spec.host_link_bytes_per_second is None:
         return None, "unknown", nvlink
-    if any(link.peer_access is False for link in links) or any(peer_access_defect(n.profile) for n in group):
+    if _staged(group):
         assumptions.append(
             f"{device.name} cards of a node cannot reach each other's memory: collectives cross host memory, at half of"
             f" PCIe's {PCIE_COLLECTIVE_SHARE:.0%}"

@@ -69,6 +69,8 @@ class NodeClass:
     host_memory_bandwidth_bytes_per_second: float | None = None
     shared_memory_bytes: float | None = None
     nvlink: bool | None = None
+    peer_access: bool = True
+    """Whether its devices reach each other's memory; where not, collectives are staged in the host's."""
     speed_variation: float | None = None
     speed_levels: tuple[tuple[float, float], ...] = ()
     """(share of the time, speed over the mean speed) of a node whose speed changes in phases; empty: it keeps one."""

@@ -243,6 +243,17 @@ def test_communication_passes_over_the_memory_of_the_devices(layout: Layout, mic
     assert shown - hidden == pytest.approx(others * (3 * micro_batch + step) / rate)
 
 
+def test_what_is_staged_in_host_memory_hardly_hides() -> None:
+    found = moved(FSDP)
+    beside = ComputeTime(forward_seconds=1e3, backward_seconds=2e3, recompute_seconds=0.0, terms_seconds={})
+    staged = cluster(replace(NODES, peer_access=False), inter_node_bytes_per_second=50e9)
+    direct, through = (exposed_data_parallel_seconds(LLAMA_7B, FSDP, at, found, beside, 1) for at in (AT, staged))
+    late = (found.forward + found.backward) / 32  # the first gather and the last scatter of 32 layers
+    hidden = found.forward + found.backward - late
+    share = fitted.STAGED_OVERLAP_COST - overlap_cost(FSDP, "nccl")
+    assert through - direct == pytest.approx(hidden * share)
+
+
 def test_nobody_passes_over_memory_alone_or_over_gloo() -> None:
     alone = replace(FSDP, data_parallel_shard_degree=1)
     one = nodes(gpu("A100-80GB"), 1, 1)

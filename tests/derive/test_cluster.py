@@ -216,6 +216,14 @@ def test_one_pair_without_nvlink_makes_collectives_cross_pcie():
     assert slow.intra_node_bytes_per_second < fast.intra_node_bytes_per_second
 
 
+@pytest.mark.parametrize(("reached", "direct"), [(False, False), (True, True), (None, True)])
+def test_cards_that_cannot_reach_each_other_stage_what_they_exchange(reached: bool | None, direct: bool) -> None:
+    pair = DeviceLink(device_a=0, device_b=1, kind="host_bridge", peer_access=reached)
+    box = node("a", gpu(0), gpu(1), links=(pair,))
+    (found,) = planning_cluster(ClusterProfile(nodes=(box,))).classes
+    assert found.peer_access is direct
+
+
 def test_renaming_hosts_changes_names_only():
     one = planning_cluster(ClusterProfile(nodes=(node("a", gpu(0)), node("b", gpu(0)))))
     two = planning_cluster(ClusterProfile(nodes=(node("x", gpu(0)), node("y", gpu(0)))))
