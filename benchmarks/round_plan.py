@@ -4,15 +4,22 @@
 
 Each size has one dead node, one stopped node, one slow interface, one slow pair of neighbours and one group of
 neighbours with a slow way out; the table says whether they were found. The planner, the conductor, the messages, the
-diagnosis, the merge and the planning are the real ones. The wire and the clock are simulated, except in the last three
-columns, which are processor seconds of this machine.
+diagnosis, the merge and the planning are the real ones. The wire and the clock are simulated, except in the columns
+after the faults: processor seconds of this machine. Grouping makes classes of the nodes; recommend is
+the whole process that reads the written profile, plans with it and writes a bundle.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
+import tempfile
 import time
+from pathlib import Path
 
+from stratadvisor import store
 from stratadvisor.derive.cluster import planning_view
 from stratadvisor.probe.nodes.conductor import Conductor, Found, Limits
 from stratadvisor.probe.nodes.diagnosis import diagnose
@@ -92,6 +99,21 @@ def found_all(found: Found, wanted: Faults, count: int) -> str:
     return "all, nothing else" if not wrong else f"wrong: {', '.join(wrong)}"
 
 
+def recommended(profile: ClusterProfile) -> str:
+    """Return the size of the profile's file, and the processor time of a whole ``recommend`` with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "cluster.json"
+        store.write_document(file, profile)
+        options = ["--model-size", "7B", "--cluster", str(file), "-o", str(Path(folder) / "bundle")]
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        before = os.times()
+        command = [sys.executable, "-m", "stratadvisor", "recommend", *options]
+        subprocess.run(command, check=True, capture_output=True, env=environment)
+        after = os.times()
+        seconds = after.children_user + after.children_system - before.children_user - before.children_system
+        return f"{file.stat().st_size / 1e6:.2f} | {seconds:.1f}"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -99,9 +121,9 @@ def main() -> None:
     text = document()
     print(
         "| nodes | planned rounds | rounds played | pairs | messages | control MB | measured TB | virtual s |"
-        " faults found | conduct s | merge s | plan s |"
+        " faults found | conduct s | merge s | grouping s | file MB | recommend s |"
     )
-    print("| ---: " * 8 + "| --- | ---: | ---: | ---: |")
+    print("| ---: " * 8 + "| --- " + "| ---: " * 5 + "|")
     for count in parser.parse_args().nodes:
         wanted = faults(count)
         network = SimulatedNetwork(count, document=text, faults=wanted, own_probe_seconds=OWN_PROBE_SECONDS)
@@ -116,7 +138,7 @@ def main() -> None:
             f"| {count} | {len(plan_rounds(range(count)))} | {found.num_rounds} | {found.num_planned_pairs}"
             f" | {network.messages} | {network.control_bytes / 1e6:.1f} | {network.transferred_bytes / 1e12:.2f}"
             f" | {network.now():.0f} | {found_all(found, wanted, count)}"
-            f" | {conducted - begin:.1f} | {merged - conducted:.2f} | {planned - merged:.2f} |"
+            f" | {conducted - begin:.1f} | {merged - conducted:.2f} | {planned - merged:.2f} | {recommended(profile)} |"
         )
 
 

@@ -444,11 +444,9 @@ def recommend(
         ruleset_digest=outcome.ruleset_digest,
         overlays=tuple(folder.name for folder in overlays),
     )
-    plan = planner.choose(
-        view.cluster, workload, candidates, outcome, provenance=provenance, assumptions=view.assumptions
-    )
-    used = tuple(g.node_class for g in plan.groups)
-    if len(set(used)) < len(view.cluster.classes):
+    several = len(view.cluster.classes) > 1
+    used = planner.classes_chosen(view.cluster, workload, candidates, outcome) if several else ()
+    if several and len(set(used)) < len(view.cluster.classes):
         # questions after the family are about the nodes that will run, not about those left out
         nodes = tuple(n for name in dict.fromkeys(used) for n in view.members[name])
         part = view.cluster.only(used)
@@ -457,9 +455,9 @@ def recommend(
         outcome = _rest_of_path(outcome, walk.walk(ruleset, facts_of_part, derive_facts.SPECS))
         if strategy is not None:  # the rest of the path sets its own limits; they give way as well
             _, outcome, _ = _forced(strategy, candidates, outcome)
-        plan = planner.choose(
-            view.cluster, workload, candidates, outcome, provenance=provenance, assumptions=view.assumptions
-        )
+    plan = planner.choose(
+        view.cluster, workload, candidates, outcome, provenance=provenance, assumptions=view.assumptions
+    )
     if warnings:
         plan = plan.model_copy(update={"warnings": warnings + plan.warnings})
     plan = surroundings.consider(plan, profile)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -21,6 +22,7 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # a name that the terminal's encoding lacks is no reason to fail
             stream.reconfigure(errors="backslashreplace")
     _end_like_ctrl_c()
+    gc.set_threshold(50_000, 20, 20)  # a command that ends soon makes little garbage; looking for it took a tenth of it
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -92,11 +92,10 @@ def estimate_step(
     server; the step is the time in which all together process one global batch.
 
     """
-    used = _SUB_CLUSTERS.get(
-        (cluster, *(w.node_class for w in work)),
-        0,
-        lambda: replace(cluster, classes=tuple(w.node_class for w in work)),
-    )
+    classes = tuple(w.node_class for w in work)
+    used = cluster
+    if tuple(map(id, classes)) != tuple(map(id, cluster.classes)):
+        used = _SUB_CLUSTERS.get((cluster, *classes), 0, lambda: replace(cluster, classes=classes))
     placement = place(layout, work)
     single_device = layout.world_size == 1
     if layout.engine == "async" and not single_device:

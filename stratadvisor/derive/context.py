@@ -39,13 +39,18 @@ class Context:
         return tuple(c for c in self.candidates if c.feasible)
 
     @cached_property
+    def families(self) -> tuple[tuple[Candidate, str], ...]:
+        """Every candidate with its family: a dozen facts ask for it."""
+        return tuple((c, self.family_of(c)) for c in self.candidates)
+
+    @cached_property
     def classes(self) -> dict[str, NodeClass]:
         """Node classes by name."""
         return {c.name: c for c in self.cluster.classes}
 
     def of_family(self, *families: str) -> tuple[Candidate, ...]:
         """Return the candidates of these families that fit."""
-        return tuple(c for c in self.feasible if self.family_of(c) in families)
+        return tuple(c for c, family in self.families if c.feasible and family in families)
 
     def widest(self, *families: str) -> tuple[Candidate, ...]:
         """Return those of ``of_family`` that use the most devices: all of them, where that fits."""

@@ -30,7 +30,7 @@ def derive(context: Context) -> Iterator[Fact]:
     for family in FAMILIES:
         best = fastest(context.of_family(family))
         name = f"family.{family}.relative_time"
-        reasons = [c.infeasible_reason for c in context.candidates if context.family_of(c) == family]
+        reasons = [c.infeasible_reason for c, own in context.families if own == family]
         why = next((r for r in reasons if r), "no configuration of it applies to this cluster")
         yield known(f"family.{family}.feasible", best is not None, "estimated", "" if best is not None else why)
         if best is None:

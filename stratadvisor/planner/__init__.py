@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratadvisor.planner.choice import choose
+from stratadvisor.planner.choice import choose, classes_chosen
 from stratadvisor.planner.search import enumerate_candidates
 
-__all__ = ["choose", "enumerate_candidates"]
+__all__ = ["choose", "classes_chosen", "enumerate_candidates"]

@@ -52,12 +52,8 @@ def choose(
 
     """
     request = read_request(outcome)
-    workload_used, candidates = _with_precision(cluster, workload, candidates, request)
-    candidates = _with_compression(cluster, workload_used, candidates, request)
-    groups = admission(cluster, workload, candidates, request)
-    chosen, warnings = _pick(groups, cluster, workload, request)
-    if chosen is None:
-        raise no_plan(cluster, workload_used, candidates)
+    picked = _choice(cluster, workload, candidates, request)
+    chosen, groups, workload_used, warnings = picked.chosen, picked.groups, picked.workload, picked.warnings
     finish = partial(_compiled, cluster=cluster, workload=workload_used) if request.compile_model else _as_is
     return build_plan(
         finish(chosen),
@@ -86,6 +82,37 @@ def choose(
         assumptions=assumptions,
         provenance=provenance,
     )
+
+
+def classes_chosen(
+    cluster: Cluster, workload: Workload, candidates: tuple[Candidate, ...], outcome: RuleOutcome
+) -> tuple[str, ...]:
+    """Return the node classes that the plan of ``choose`` uses, without all that explains it.
+
+    Raises:
+        NoFeasiblePlanError: nothing fits at all.
+
+    """
+    return tuple(s.node_class for s in _choice(cluster, workload, candidates, read_request(outcome)).chosen.shares)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    chosen: Candidate
+    groups: Admission
+    workload: Workload
+    """With the precision that the rules ask for."""
+    warnings: list[str]
+
+
+def _choice(cluster: Cluster, workload: Workload, candidates: tuple[Candidate, ...], request: Request) -> _Choice:
+    workload_used, candidates = _with_precision(cluster, workload, candidates, request)
+    candidates = _with_compression(cluster, workload_used, candidates, request)
+    groups = admission(cluster, workload, candidates, request)
+    chosen, warnings = _pick(groups, cluster, workload, request)
+    if chosen is None:
+        raise no_plan(cluster, workload_used, candidates)
+    return _Choice(chosen=chosen, groups=groups, workload=workload_used, warnings=warnings)
 
 
 def _compiled(candidate: Candidate, cluster: Cluster, workload: Workload) -> Candidate:

@@ -73,13 +73,31 @@ def _rivals(
         if len(group) < TRIED_PER_GROUP:
             group.append(candidate)
     kept: dict[int, Candidate] = {}
+    costs = _Costs(workload, scaled)
     for anchor in ANCHORS:
         other = cluster if anchor == 1.0 else scaled(cluster, anchor)
         for group in groups.values():
-            there = group if anchor == 1.0 else [recost.on(c, other, workload) for c in group]
+            there = group if anchor == 1.0 else [costs.on(c, other) for c in group]
             best = ranking.best(there, other, objective)
             kept |= {id(c): c for c, costed in zip(group, there, strict=True) if costed is best}
     return [copy for c in kept.values() for copy in (c, *at_intervals(c))]
+
+
+class _Costs:
+    """Candidates on clusters whose rates differ; those on one node ask nothing of the network between nodes."""
+
+    def __init__(self, workload: Workload, scaled: Scaled) -> None:
+        self._workload = workload
+        self._between = scaled is _scale_between
+        self._known: dict[int, tuple[Candidate, Candidate]] = {}
+
+    def on(self, candidate: Candidate, cluster: Cluster) -> Candidate:
+        if not self._between or sum(s.num_nodes for s in candidate.shares) > 1:
+            return recost.on(candidate, cluster, self._workload)
+        found = self._known.get(id(candidate))
+        if found is None:
+            found = self._known[id(candidate)] = candidate, recost.on(candidate, cluster, self._workload)
+        return found[1]
 
 
 def _rate_flips(
@@ -94,9 +112,11 @@ def _rate_flips(
     """Return the nearest lower and the nearest higher rate at which another strategy wins."""
     rivals = _rivals(chosen, candidates, cluster, workload, scaled)
 
+    costs = _Costs(workload, scaled)
+
     def winner(scale: float) -> str:
         other = scaled(cluster, scale)
-        costed = [recost.on(c, other, workload) for c in (chosen, *rivals)]
+        costed = [costs.on(c, other) for c in (chosen, *rivals)]
         best = ranking.best(costed, other, workload.objective)
         return chosen.strategy if best is None else best.strategy
 

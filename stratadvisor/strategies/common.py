@@ -14,7 +14,7 @@ from stratadvisor.schema.layout import Candidate, Checkpointing, ClassShare, Lay
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.batches import micro_batches
 from stratadvisor.strategies.borrowed import with_borrowed_ratio
-from stratadvisor.strategies.fit import memory_of, shortage
+from stratadvisor.strategies.fit import memory_of, shortage, with_share
 from stratadvisor.strategies.frozen import with_frozen_time
 from stratadvisor.strategies.run_length import extra_tokens_fraction, run_tokens
 from stratadvisor.strategies.site import Share, Site
@@ -53,11 +53,7 @@ def build(
     missing, reason = max(lacks, key=lambda lack: lack[0])
     reason = at.problem or reason
     slowest = min(shares, key=lambda s: s.batch_per_device)
-    layout = replace(
-        layout,
-        micro_batch_size=slowest.micro_batch_size,
-        gradient_accumulation_steps=slowest.gradient_accumulation_steps,
-    )
+    layout = with_share(layout, slowest)
     said = [*at.notes, *notes, *([extra_steps[1]] if extra_steps[1] else [])]
     for node_class, memory in zip(at.cluster.classes, memories, strict=True):
         if node_class.device.usable_memory_bytes is None:
@@ -181,14 +177,15 @@ def explore(at: Site, layouts: Iterable[Layout], batch_per_device: int, **build_
     for layout in layouts:
         for position, micro in enumerate(micro_batches(batch_per_device)):
             share = Share(micro, batch_per_device // micro, batch_per_device)
-            memories = tuple(memory_of(at, layout, c, share) for c in at.cluster.classes)
-            if position and not (at.memory_known and _all_fit(at, layout, memories)):
+            shared = with_share(layout, share)
+            memories = tuple(memory_of(at, shared, c, share) for c in at.cluster.classes)
+            if position and not (at.memory_known and _all_fit(at, shared, memories)):
                 break
             candidate = build(
                 at,
-                layout,
+                shared,
                 (share,) * len(at.cluster.classes),
-                variant=describe(layout, share),
+                variant=describe(shared, share),
                 memories=memories,
                 **build_options,
             )

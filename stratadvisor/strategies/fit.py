@@ -16,11 +16,7 @@ def memory_of(at: Site, layout: Layout, node_class: NodeClass, share: Share) -> 
     """Return what a device of one class needs, corrected by an earlier validation run where there was one."""
     found = estimate(
         at.workload.model,
-        replace(
-            layout,
-            micro_batch_size=share.micro_batch_size,
-            gradient_accumulation_steps=share.gradient_accumulation_steps,
-        ),
+        with_share(layout, share),
         device_kind=node_class.device.kind,
         ranks_per_node=node_class.devices_per_node,
         device_memory_bytes=node_class.device.usable_memory_bytes,
@@ -34,6 +30,14 @@ def memory_of(at: Site, layout: Layout, node_class: NodeClass, share: Share) -> 
         terms_bytes={name: value * ratio for name, value in found.terms_bytes.items()},
         peak_bytes=found.peak_bytes.scaled(ratio),
     )
+
+
+def with_share(layout: Layout, share: Share) -> Layout:
+    """Return the layout with the micro-batch and the accumulation of a share; the same object where it has them."""
+    micro, steps = share.micro_batch_size, share.gradient_accumulation_steps
+    if layout.micro_batch_size == micro and layout.gradient_accumulation_steps == steps:
+        return layout
+    return replace(layout, micro_batch_size=micro, gradient_accumulation_steps=steps)
 
 
 def calibration(ratios: dict[tuple[str, str], float], node_class: NodeClass, strategy: str) -> float | None:

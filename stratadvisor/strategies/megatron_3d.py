@@ -17,7 +17,7 @@ from stratadvisor.schema.layout import Candidate, Checkpointing, Layout, MemoryE
 from stratadvisor.schema.workload import Workload
 from stratadvisor.strategies.base import Strategy
 from stratadvisor.strategies.common import build, describe
-from stratadvisor.strategies.fit import memory_of, shortage
+from stratadvisor.strategies.fit import memory_of, shortage, with_share
 from stratadvisor.strategies.megatron_degrees import Degrees, degrees
 from stratadvisor.strategies.selections import Selection
 from stratadvisor.strategies.site import Share, Site, layout_for, sharing_site
@@ -132,6 +132,7 @@ def _layout(at: Site, way: Degrees, **changes: object) -> Layout:
 def _memories(at: Site, layout: Layout, micro: int, batch: int) -> tuple[MemoryEstimate, ...] | None:
     """Return the memory of the class, None where it does not fit."""
     share = Share(micro, batch // micro, batch)
+    layout = with_share(layout, share)
     memories = tuple(memory_of(at, layout, c, share) for c in at.cluster.classes)
     lacking = any(shortage(c, m, layout)[1] for c, m in zip(at.cluster.classes, memories, strict=True))
     return None if lacking else memories

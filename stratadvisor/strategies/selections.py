@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from stratadvisor.costs.memo import Memo
 from stratadvisor.schema.cluster import Cluster, NodeClass
 from stratadvisor.schema.layout import ClassShare
 from stratadvisor.strategies.batches import divisors
@@ -169,14 +170,23 @@ def _name_of(node_class: NodeClass, nodes: int, per_node: int) -> str:
 
 def part_used(cluster: Cluster, used: Sequence[ClassShare]) -> Cluster:
     """Return the part of a cluster that a candidate's shares take, classes in the order of the shares."""
+    key = tuple((s.node_class, s.num_nodes, s.devices_per_node) for s in used)
+    return _PARTS.get((cluster,), key, lambda: _part_used(cluster, key))
+
+
+_PARTS: Memo[Cluster] = Memo(4096)
+"""Hundreds of candidates on a few parts; what is remembered of a part's classes is remembered by identity as well."""
+
+
+def _part_used(cluster: Cluster, used: tuple[tuple[str, int, int], ...]) -> Cluster:
     classes = {c.name: c for c in cluster.classes}
     kept = tuple(
         replace(
-            classes[s.node_class],
-            num_nodes=s.num_nodes,
-            devices_per_node=s.devices_per_node,
-            hostnames=classes[s.node_class].hostnames[: s.num_nodes],
+            classes[name],
+            num_nodes=nodes,
+            devices_per_node=per_node,
+            hostnames=classes[name].hostnames[:nodes],
         )
-        for s in used
+        for name, nodes, per_node in used
     )
     return replace(cluster, classes=kept, inter_node_bytes_per_second=_network(cluster, kept))

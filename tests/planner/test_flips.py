@@ -6,7 +6,7 @@ import pytest
 from planning_clusters import cluster, gpu, nodes, plan_for
 
 from stratadvisor.catalog.sizes import shape_for_size
-from stratadvisor.planner import enumerate_candidates, ranking
+from stratadvisor.planner import enumerate_candidates, ranking, recost
 from stratadvisor.planner.flips import _rivals, _scale_between
 from stratadvisor.schema.cluster import Cluster
 from stratadvisor.schema.plan import Flip, Plan
@@ -119,3 +119,17 @@ def test_every_strategy_is_tried_near_its_best_on_one_node_and_on_both(scaled_by
         # what is equal, but for a marginal fit, may be taken in its place
         assert own, group
         assert min(own) <= least * (1 + ranking.TIE) * (1 + ranking.MARGINAL_GAIN), group
+
+
+@pytest.mark.parametrize("scale", [1 / 512, 1 / 3, 512.0])
+def test_what_runs_on_one_node_takes_as_long_on_any_network(scale: float) -> None:
+    # such candidates are costed once, not at every rate that is tried
+    slow, fast = (gpu(key) for key in ("V100-16GB-SXM", "A100-80GB-PCIe"))
+    machines = cluster(nodes(fast, count=2, network=5e9), nodes(slow, per_node=4, network=1e9), between=1e9)
+    workload = Workload(model=shape_for_size(1e9))
+    other = _scale_between(machines, scale)
+    alone = [c for c in enumerate_candidates(machines, workload) if sum(s.num_nodes for s in c.shares) == 1]
+    assert len({c.strategy for c in alone}) > 5
+    for candidate in alone:
+        there, here = (recost.on(candidate, on, workload) for on in (other, machines))
+        assert (there.time, there.run_seconds, there.shares) == (here.time, here.run_seconds, here.shares)
