@@ -2,7 +2,7 @@
 
 ``make matrix`` builds one wheel and, for each environment, a virtual environment under ``.venv/matrix``. Into each go
 the wheel without its dependencies, those of its dependencies that deciding needs (torch is a CUDA build of gigabytes
-for most Pythons, pandas is not imported by what runs here), and the test tools. In each run:
+for most Pythons), and the test tools. In each run:
 
 - the installed commands, outside of the checkout: ``recommend``, ``explain`` and ``check``;
 - the tests of ``TESTS``;
@@ -36,7 +36,7 @@ else:
 ROOT = Path(__file__).parent.parent
 LOWEST = ROOT / "constraints-lowest.txt"
 DEVELOPMENT = ROOT / "constraints-dev.txt"
-NOT_INSTALLED = {"torch", "pandas"}
+NOT_INSTALLED = {"torch"}
 """Runtime dependencies that nothing of the matrix imports."""
 TOOLS = ("pytest", "pytest-timeout", "pytest-rerunfailures", "hypothesis", "packaging")
 TESTS = (
