@@ -109,7 +109,8 @@ def read_rows(path: Path) -> tuple[Row, ...]:
         UsageError: the file cannot be read, is not CSV with a header, or lacks columns that every prediction needs.
 
     """
-    text = read_text(path, UsageError)
+    # a NUL ends the reading of Python 3.10's csv and is a character for later ones: the same answer under all of them
+    text = read_text(path, UsageError).replace("\0", "\N{REPLACEMENT CHARACTER}")
     reader = csv.reader(io.StringIO(text))
     rows: list[Row] = []
     try:
