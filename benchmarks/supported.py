@@ -321,7 +321,7 @@ def run_environment(environment: Environment, folder: Path, wheel: Path) -> Resu
         made = answer["found"]
         chosen = [*TESTS, *(WITH_LOWEST if environment.lowest else ())]
         skip = [f"--ignore={name}" for name in LEFT_OUT]
-        options = ["-q", "-p", "no:cacheprovider", "-m", "not process", "--tb=short", "-r", "fE", *skip]
+        options = ["-q", "-p", "no:cacheprovider", "-m", "not process", "--tb=short", "-r", "fEs", *skip]
         done = command([python, "-m", "pytest", *options, *chosen], log, cwd=ROOT)
         tests = (done.stdout.strip().splitlines() or ["no word"])[-1]
         if done.returncode != 0:
