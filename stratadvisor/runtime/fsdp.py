@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from .config import ConfigError
 from .engine import COMPUTE_TYPES, Engine, cast_storage, initial_value
@@ -82,8 +82,7 @@ class FSDPEngine(Engine):
             for name, parameter in model.named_parameters():
                 full = initial_value(model, name, parameter, self.device, self.config.seed).to(parameter.dtype)
                 assert isinstance(parameter, DTensor)
-                part = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
-                parameter.to_local().copy_(part.to_local())
+                fill_shard(parameter, full, self._shard_group)
 
     def autocast(self) -> Any:
         """Return an empty context: FSDP casts by its own policy."""
@@ -124,6 +123,16 @@ class FSDPEngine(Engine):
             raise OSError(_first_failure(problem)) from problem
         set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
         self.scaler.load_state_dict(torch.load(directory / "state.pt", weights_only=True)["scaler"])
+
+
+def fill_shard(parameter: DTensor, whole: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """Copy into ``parameter`` what this rank of ``group`` keeps of ``whole``; nothing is sent.
+
+    FSDP2 cuts along the first dimension as ``torch.chunk`` does: the last parts may be shorter, or empty.
+    """
+    parts, rank = whole.chunk(dist.get_world_size(group)), dist.get_rank(group)
+    if rank < len(parts):
+        parameter.to_local().copy_(parts[rank])
 
 
 def _first_failure(problem: CheckpointException) -> str:

@@ -27,7 +27,7 @@ from torch.distributed.tensor.parallel import (
 
 from .config import ConfigError, TrainConfig
 from .engine import initial_value
-from .fsdp import FSDPEngine
+from .fsdp import FSDPEngine, fill_shard
 from .model import Transformer
 
 
@@ -58,10 +58,9 @@ class TensorParallelEngine(FSDPEngine):
         return self._mesh3[names] if replicate > 1 else self._mesh3["shard"]
 
     def _materialize(self, model: nn.Module) -> None:
-        """Fill the shards: of the tensor-parallel part as FSDP2 cuts it, chunks along the first dimension."""
+        """Fill the shards of the tensor-parallel parts."""
         model.to_empty(device=self._storage)
-        part, shards = self._mesh3.get_local_rank("tensor"), self._mesh3["shard"].size()
-        index = self._mesh3.get_local_rank("shard")
+        part = self._mesh3.get_local_rank("tensor")
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 full = initial_value(model, name, parameter, self.device, self.config.seed).to(parameter.dtype)
@@ -69,9 +68,7 @@ class TensorParallelEngine(FSDPEngine):
                 place = parameter.placements[-1]
                 if isinstance(place, Shard):
                     full = full.chunk(self._degree, place.dim)[part]
-                pieces = full.chunk(shards)
-                if index < len(pieces):
-                    parameter.to_local().copy_(pieces[index])
+                fill_shard(parameter, full, self._shard_group)
 
     @contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:

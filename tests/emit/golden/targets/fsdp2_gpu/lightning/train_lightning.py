@@ -25,9 +25,9 @@ from stratadvisor_runtime.config import load
 from stratadvisor_runtime.data import IGNORED, batches
 from stratadvisor_runtime.distributed import leave
 from stratadvisor_runtime.engine import initial_value
+from stratadvisor_runtime.fsdp import fill_shard
 from stratadvisor_runtime.optimizer import build, learning_rate, set_learning_rate
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import distribute_tensor
 
 
 class Planned(LightningModule):
@@ -54,8 +54,7 @@ class Planned(LightningModule):
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 full = initial_value(self.model, name, parameter, device, self.config.seed).to(parameter.dtype)
-                part = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
-                parameter.to_local().copy_(part.to_local())
+                fill_shard(parameter, full, mesh.get_group())
 
     def configure_optimizers(self):
         return build(self.config, self.model)
