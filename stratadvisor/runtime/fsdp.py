@@ -33,6 +33,7 @@ class FSDPEngine(Engine):
         """Shard every layer and the rest, then give each rank its part of the initial values."""
         if self.config.method == "qlora" or self.config.parameter_offload == "nvme":
             raise ConfigError("FSDP2 has neither 4-bit weights nor NVMe offload here: use single, ddp or deepspeed")
+        check_averages(self.device)
         shard = self._shard_degree()
         replicate = self.context.world_size // (shard * self.config.tensor_parallel_degree)
         mesh = self._mesh(replicate, shard)
@@ -133,6 +134,34 @@ def fill_shard(parameter: DTensor, whole: torch.Tensor, group: dist.ProcessGroup
     parts, rank = whole.chunk(dist.get_world_size(group)), dist.get_rank(group)
     if rank < len(parts):
         parameter.to_local().copy_(parts[rank])
+
+
+def check_averages(device: torch.device) -> None:
+    """Refuse a torch whose gloo does not average: gradients would be sums, and training wrong without a word.
+
+    FSDP2 asks for averages in its collectives. Torch 2.6 and 2.7 sum in gloo's reduce-scatter and refuse in its
+    all-reduce (tried); 2.13 averages in both.
+
+    Raises:
+        ConfigError: on every rank.
+
+    """
+    world_size = dist.get_world_size()
+    if device.type != "cpu" or world_size == 1:
+        return
+    given = torch.full((world_size,), float(dist.get_rank() + 1))
+    mean = torch.empty(1)
+    try:
+        dist.reduce_scatter_tensor(mean, given, op=dist.ReduceOp.AVG)
+        dist.all_reduce(given, op=dist.ReduceOp.AVG)
+    except (RuntimeError, ValueError):  # known before anything is sent, so on every rank alike
+        mean.zero_()
+    wanted = (world_size + 1) / 2
+    if not (torch.allclose(mean, torch.tensor(wanted)) and torch.allclose(given, torch.tensor(wanted))):
+        raise ConfigError(
+            f"gloo of torch {torch.__version__} does not average gradients, so FSDP2 cannot train on processors: "
+            "install a newer torch (2.13 does), or plan with --strategy ddp"
+        )
 
 
 def _first_failure(problem: CheckpointException) -> str:
