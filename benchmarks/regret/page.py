@@ -217,8 +217,10 @@ def _method() -> list[str]:
         "- What was changed with results of clusters without a star in sight: DiLoCo is offered from 30 exchanges on,"
         " and its beginning in lockstep is paid for; stale gradients cost 15% more steps for each doubling of their age"
         " (they cost 3% before); everything that runs on a processor takes longer where the same processor multiplies"
-        " more slowly, not only products. Recommendations are those of the last version, on profiles as they were first"
-        " probed; what earlier versions chose stays as a rival.",
+        " more slowly, not only products.",
+        "- These tables are of one version, from probe to run (commits above). The speed of the machine drifts by a"
+        " third within hours, so runs of different hours are not compared. The probe now watches speeds for six seconds and"
+        " times a small operation: that is not in these figures yet.",
         "- Runs of some 50 steps say little about methods that meet rarely or average over long times: of DiLoCo they"
         " see a handful of exchanges.",
         "",
