@@ -219,8 +219,8 @@ def _method() -> list[str]:
         " (they cost 3% before); everything that runs on a processor takes longer where the same processor multiplies"
         " more slowly, not only products.",
         "- These tables are of one version, from probe to run (commits above). The speed of the machine drifts by a"
-        " third within hours, so runs of different hours are not compared. The probe now watches speeds for six seconds and"
-        " times a small operation: that is not in these figures yet.",
+        " third within hours, so runs of different hours are not compared. The probe now watches speeds for"
+        " six seconds and times a small operation: that is not in these figures yet.",
         "- Runs of some 50 steps say little about methods that meet rarely or average over long times: of DiLoCo they"
         " see a handful of exchanges.",
         "",
