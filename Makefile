@@ -68,7 +68,7 @@ test: check
 # Lines and branches of what models and decides, by the tests that run in this process; fails under 90 %.
 COVERING := $(addprefix tests/,costs planner strategies derive rules_engine catalog schema properties cases emit lint \
 	backtest cli hostile test_conditions.py test_units.py test_resources.py test_pipeline.py \
-	test_old_documents.py test_comparison.py)
+	test_old_documents.py test_comparison.py test_large_profiles.py test_store.py)
 coverage: dev
 	mkdir -p build/coverage
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not process and not gpu" --cov --cov-report= --no-cov-on-fail \
