@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from small_model import SMALL
 
 from stratadvisor.costs.adapters import (
     base_bytes_per_parameter,
@@ -33,19 +34,7 @@ from stratadvisor.schema.layout import Layout
 from stratadvisor.schema.workload import ModelShape
 
 TOTAL = 1_000_000_000
-SHAPE = ModelShape(
-    name="small",
-    source="made for tests",
-    num_parameters=TOTAL,
-    num_active_parameters=TOTAL,
-    num_layers=4,
-    hidden_size=128,
-    num_attention_heads=8,
-    num_key_value_heads=4,
-    head_dim=16,
-    ffn_hidden_size=320,
-    vocab_size=1000,
-)
+SHAPE = SMALL.model_copy(update={"num_parameters": TOTAL, "num_active_parameters": TOTAL})
 MIXTURE = SHAPE.model_copy(update={"num_experts": 8, "num_experts_per_token": 2, "num_parameters": 10_000_000})
 ZERO3 = Layout(engine="deepspeed", data_parallel_shard_degree=8, sharding="parameters")
 FSDP = replace(ZERO3, engine="fsdp2")

@@ -178,21 +178,23 @@ def test_returned_scores_cost_another_block_of_them() -> None:
     assert returned - plain == 4 * TOKENS * 1000
 
 
+PIPELINE = replace(
+    ONE,
+    engine="megatron",
+    pipeline_parallel_degree=2,
+    gradient_accumulation_steps=8,
+    activation_checkpointing="full",
+)
+
+
 def test_inputs_kept_for_micro_batches_in_flight_leave_holes() -> None:
-    layout = replace(
-        ONE,
-        engine="megatron",
-        pipeline_parallel_degree=2,
-        gradient_accumulation_steps=8,
-        activation_checkpointing="full",
-    )
-    kinds, local, states, found = parts(layout)
-    in_flight = kept_activation_bytes(SHAPE, layout, kinds, local, 0)
+    kinds, local, states, found = parts(PIPELINE)
+    in_flight = kept_activation_bytes(SHAPE, PIPELINE, kinds, local, 0)
     assert in_flight == pytest.approx(2 * 2 * TOKENS * 128 * 2)  # two micro-batches of two layers' inputs, 16 bit
-    stranded = stranded_bytes(SHAPE, layout, kinds, local, states, found, in_flight)
+    stranded = stranded_bytes(SHAPE, PIPELINE, kinds, local, states, found, in_flight)
     assert stranded["backward start"] == pytest.approx(PIPELINE_HOLES_FRACTION * in_flight)
-    assert kept_activation_bytes(SHAPE, layout, kinds, local, 1) == 0  # the last stage has one at a time
-    assert kept_activation_bytes(SHAPE, replace(layout, activation_checkpointing="none"), kinds, local, 0) == 0
+    assert kept_activation_bytes(SHAPE, PIPELINE, kinds, local, 1) == 0  # the last stage has one at a time
+    assert kept_activation_bytes(SHAPE, replace(PIPELINE, activation_checkpointing="none"), kinds, local, 0) == 0
 
 
 def test_gradients_of_a_single_micro_batch_find_no_room_among_freed_activations() -> None:
@@ -286,20 +288,13 @@ def test_a_pipeline_keeps_the_outputs_of_waiting_micro_batches_and_the_last_stag
 
 
 def test_activations_without_checkpointing_are_the_measure_of_what_it_saves() -> None:
-    layout = replace(
-        ONE,
-        engine="megatron",
-        pipeline_parallel_degree=2,
-        gradient_accumulation_steps=8,
-        activation_checkpointing="full",
-    )
-    kinds, local, _, _ = parts(layout)
-    layer = layer_bytes(SHAPE, layout, kinds)
+    kinds, local, _, _ = parts(PIPELINE)
+    layer = layer_bytes(SHAPE, PIPELINE, kinds)
     expected = 2 * (2 * TOKENS * layer.full + TOKENS * 128 * 2) + TOKENS * layer.transient
-    assert whole_activation_bytes(SHAPE, layout, kinds, local, 0) == pytest.approx(expected)
+    assert whole_activation_bytes(SHAPE, PIPELINE, kinds, local, 0) == pytest.approx(expected)
     one = TOKENS * (2 * layer.full + layer.transient)
-    assert whole_activation_bytes(SHAPE, layout, kinds, local, 1) == pytest.approx(one)
-    split = replace(layout, context_parallel_degree=2)
+    assert whole_activation_bytes(SHAPE, PIPELINE, kinds, local, 1) == pytest.approx(one)
+    split = replace(PIPELINE, context_parallel_degree=2)
     assert whole_activation_bytes(SHAPE, split, kinds, local, 1) == pytest.approx(one / 2)
 
 
